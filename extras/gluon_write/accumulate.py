@@ -52,6 +52,7 @@ class _Accumulator(Prefetcher):
     copies_operands = False
     takes_computed = False
     takes_several = False
+    takes_kept = False
     takes_addresses = False
 
     def read(self, node: ast.For) -> Optional[Loop]:

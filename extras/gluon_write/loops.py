@@ -47,6 +47,7 @@ class Tile:
         stored: each step loads the tile and stores it in a buffer: its addresses are not aligned as copies need it.
         dtype: name of that of a tile that a step computes, which has no place.
         uses: operands of products that are the tile; each of several reads the buffer itself.
+        kept: other statements read its elements: its name is that of a tensor, and products read the buffer.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Tile:
     stored: bool = False
     dtype: str = ""
     uses: int = 1
+    kept: bool = False
     ring: str = ""
     number: int = 0
 
@@ -122,6 +124,7 @@ class LoopReader(Form):
     takes_falling = False
     takes_computed = False  # second operands that a step computes
     takes_several = False  # operands of several products
+    takes_kept = False  # operands whose elements other statements read
     takes_addresses = False  # scalars that memory holds, in addresses
 
     def __init__(
@@ -190,8 +193,10 @@ class LoopReader(Form):
             plain = [n for n in read if not only_asked(n, node)]
             used = [o for o in operands if viewed(o, self) == tile.name]
             most = len(used) if self.takes_several else 1
-            if 0 < len(used) == len(plain) <= most and len(names) - len(read) == 1:
-                tile.uses = len(used)
+            tile.kept = self.takes_kept and len(used) < len(plain)
+            alone = len(used) == len(plain) or tile.kept
+            if alone and 0 < len(used) <= most and len(names) - len(read) == 1:
+                tile.uses = 1 if tile.kept else len(used)
                 tiles[tile.name] = tile
         if self.takes_computed and self.wgmma:
             for product in products:
@@ -200,7 +205,7 @@ class LoopReader(Form):
                     tiles[tile.name] = tile
         falls = falling(node, self.number, self.drawn)
         loop = Loop(node, tiles, products, falls=falls)
-        if falls and not self.takes_falling or not tiles or not self._slice(loop):
+        if falls and not self.takes_falling or not tiles or not self.slices(loop):
             return None
         loop.issued = self._issued(loop)
         return loop
@@ -274,7 +279,7 @@ class LoopReader(Form):
         shape, width = shapes.pop(), bits.pop()
         return (shape, width) if len(shape) == 2 and width in (8, 16, 32) else None
 
-    def _slice(self, loop: Loop) -> bool:
+    def slices(self, loop: Loop) -> bool:
         """Collect the statements that the addresses need; False if one of them is no arithmetic."""
         wanted: set[str] = set()
         for tile in loop.copied:
@@ -409,7 +414,8 @@ class LoopReader(Form):
             name = viewed(operand, self) or ""
             if name in loop.tiles:
                 across = isinstance(operand, ast.Name) == loop.tiles[name].transposed
-                parts.append(f"{name}.permute((1, 0))" if across else name)
+                text = self.operand(loop.tiles[name], loop)
+                parts.append(f"{text}.permute((1, 0))" if across else text)
             else:
                 parts.append(spelled(operand))
         acc = argument(call, 2, "acc")
@@ -419,6 +425,10 @@ class LoopReader(Form):
             words += ", use_acc=False"
         name = f"{self.space}.nvidia.hopper.warpgroup_mma"
         return f"{name}({', '.join(parts)}, {spelled(acc)}{words})"
+
+    def operand(self, tile: Tile, loop: Loop) -> str:
+        """Return the text of a tile as an operand of a unit that reads shared memory."""
+        return tile.name
 
     def _is_zero(self, acc: ast.expr) -> bool:
         """Return True for zeros, and for a name that is nothing else."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Collection, Iterator, Mapping, Optional
+from typing import Any, Collection, Mapping, Optional
 
 from gluon_core import language
 from gluon_core._triton import VERSION
@@ -29,10 +29,11 @@ from gluon_write.dtypes import dtype_of
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import Edit, Loop, LoopReader, Tile, viewed
+from gluon_write.packed_tiles import with_packed_tiles
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import excludes_later_steps
 from gluon_write.stored_tiles import stored_in_one
-from gluon_write.syntax import mentions, operands_of, reads, stores
+from gluon_write.syntax import assigned_in, mentions, operands_of, reads, stores
 from gluon_write.unread import without_unread
 
 __all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
@@ -92,6 +93,7 @@ class Prefetcher(LoopReader):
     takes_falling = True
     takes_computed = True
     takes_several = True
+    takes_kept = True
     takes_addresses = True
 
     def read(self, node: ast.For) -> Optional[Loop]:
@@ -104,33 +106,37 @@ class Prefetcher(LoopReader):
             across = place is not None and self.lines.get(place) == 0
             tile.flipped = across and tile.bits == 8 and self.shared(tile, loop)
         loaded = [tile for tile in loop.tiles.values() if not tile.tiles and not tile.dtype]
-        if any(self._base(t, loop) is None and self._traced_dtype(t) is None for t in loaded):
+        if not all(self.knows_dtype(tile, loop) for tile in loaded):
             return None
-        if not any(map(self.addresses_in, loop.ahead)) or len(loop.products) == 1:
-            return loop
-        return loop if sum(tile.bytes for tile in loop.copied) > self.held else None
+        if any(map(self.addresses_in, loop.ahead)) and len(loop.products) > 1:
+            return loop if sum(tile.bytes for tile in loop.copied) > self.held else None
+        more = with_packed_tiles(self, loop)
+        if more is not loop:
+            self.with_packed[node] = more
+        return loop
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
         self.begun: dict[ast.For, Rings] = {}
         self.awaited: dict[str, str] = {}
+        self.with_packed: dict[ast.For, Loop] = {}
         assigned: set[str] = set()
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
+            more = self.with_packed.get(loop.node)
+            if more is not None and self._fitting(more, room) >= stages:
+                loop = more
             if not loop.copied:
                 loop.issued.clear()  # ptxas would wait after each `wgmma` among so many loads
-            size = sum(tile.bytes for tile in loop.copied)
-            left = room - sum(
-                self._buffers(tile, loop) * tile.bytes for tile in loop.tiles.values()
-            )
-            left -= sum(tile.bytes for tile in self._operands(loop))
+            size, left = self._room(loop, room)
             if not size:
                 return self._written(loop, stages, taken) if left >= 0 else []
-            fitting = min(stages, self.copies.most, left // size)
+            fitting = min(stages, self._fitting(loop, room))
             if fitting < 2:
                 return []
             programs = left // ((fitting + 1) * size)
-            if loop.issued and programs and programs == left // (fitting * size):
+            same = programs == left // (fitting * size)
+            if loop.issued and programs and same and loop is not more:
                 fitting += 1  # a multiprocessor holds as many programs with one more
             assigned.update(stores(loop.node))
             edits = self._written(loop, fitting, taken)
@@ -140,6 +146,18 @@ class Prefetcher(LoopReader):
         text = with_awaited_loops(text, self.awaited) if text and self.awaited else text
         # Addresses and masks of loads that copies replace.
         return text and without_unread(text, self.scope, assigned)
+
+    def _room(self, loop: Loop, room: int) -> tuple[int, int]:
+        """Return the bytes of a step's copies, and those that tiles which are stored leave for them."""
+        tiles = loop.tiles.values()
+        left = room - sum(self._buffers(tile, loop) * tile.bytes for tile in tiles)
+        left -= sum(tile.bytes for tile in self._operands(loop))
+        return sum(tile.bytes for tile in loop.copied), left
+
+    def _fitting(self, loop: Loop, room: int) -> int:
+        """Return how many buffers have room."""
+        size, left = self._room(loop, room)
+        return min(self.copies.most, left // max(size, 1))
 
     def _buffers(self, tile: Tile, loop: Loop) -> int:
         """Return how many buffers a tile has that is stored: a product under way reads one of them."""
@@ -164,7 +182,7 @@ class Prefetcher(LoopReader):
             moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(changed(loop))}
             moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
             self.named(loop, taken)
-        ahead = moved[variable]
+        ahead, self.step, self.slot = moved[variable], step, slot
         rings = Rings(step, moved, {name: tile.ring for name, tile in loop.tiles.items()}, end)
         self.begun |= {one.node: rings for one in behind}
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
@@ -280,7 +298,7 @@ class Prefetcher(LoopReader):
         for tile in stored:
             load = "" if self.shared(tile, loop) else ".load()"
             buffer = _buffer(tile, self._stored(tile, loop, step))
-            lines.append(f"{tile.name} = {buffer}{load}")
+            lines += [] if tile.kept else [f"{tile.name} = {buffer}{load}"]
         return lines
 
     def _last_before(self, tile: Tile, loop: Loop) -> ast.stmt:
@@ -325,14 +343,26 @@ class Prefetcher(LoopReader):
         if not loop.copied:
             return []
         lines = [f"{self.space}.{self.copies.space}.wait_group({later})"]
-        if self.on_shared(loop) and len(loop.copied) == len(loop.tiles):
+        if self.on_shared(loop) and not self._fenced(loop):
             lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
         return lines
 
+    def _fenced(self, loop: Loop) -> bool:
+        """Return True if the first product follows the fence of a tile that is stored."""
+        first = min(call.lineno for call in loop.products)
+        stored = [tile for tile in loop.tiles.values() if tile.stored]
+        return any(self._last_before(tile, loop).lineno < first for tile in stored)
+
     def loaded(self, tile: Tile, loop: Loop, slot: str) -> list[str]:
         """Return the lines that take a tile from its ring."""
-        load = "" if self.shared(tile, loop) else ".load()"
+        load = "" if self.shared(tile, loop) and not tile.kept else ".load()"
         return [f"{tile.name} = {_buffer(tile, slot)}{load}"]
+
+    def operand(self, tile: Tile, loop: Loop) -> str:
+        """Return the text of a tile as an operand of a unit that reads shared memory."""
+        if not tile.kept:
+            return tile.name
+        return _buffer(tile, self._stored(tile, loop, self.step) if tile.stored else self.slot)
 
     def ended(self) -> str:
         """Return the line behind a loop: no copy is under way."""
@@ -427,7 +457,7 @@ class Prefetcher(LoopReader):
             if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
                 moved.add(statement.target.id)
             elif isinstance(statement, ast.Assign):
-                for name, value in _assigned(statement.targets[0], statement.value):
+                for name, value in assigned_in(statement.targets[0], statement.value):
                     if name in reads(value):
                         moved.add(name)
                     else:
@@ -440,6 +470,10 @@ class Prefetcher(LoopReader):
             root = fresh.pop(root.id)
         known = isinstance(root, ast.Name) or not reads(root) & (stores(loop.node) - moved)
         return root if known and not isinstance(root, ast.Starred) else None
+
+    def knows_dtype(self, tile: Tile, loop: Loop) -> bool:
+        """Return True if the dtype of a tile can be written before its loop."""
+        return self._base(tile, loop) is not None or self._traced_dtype(tile) is not None
 
     def _traced_dtype(self, tile: Tile) -> Optional[str]:
         """Return the name of a tile's dtype in the trace; None of several, and of another."""
@@ -536,18 +570,6 @@ def _behind(statement: ast.stmt) -> int:
 def _buffer(tile: Tile, index: str) -> str:
     """Return the text of a buffer of a tile's ring, as a tensor of the tile's shape."""
     return f"{tile.ring}.index({index}){'.permute((1, 0))' if tile.flipped else ''}"
-
-
-def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names of an assignment, each with its value: a starred tuple where that is a part of one."""
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, ast.Tuple):
-        values: list[ast.expr] = [ast.Starred(value)] * len(target.elts)
-        if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
-            values = value.elts
-        for part, own in zip(target.elts, values):
-            yield from _assigned(part, own)
 
 
 def changed(loop: Loop) -> set[str]:

@@ -15,6 +15,7 @@ from gluon_write.gather_axes import gathered_along_first
 from gluon_write.inline import makers_inlined, makes, steps_inlined
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.methods import methods_called
+from gluon_write.named_operands import with_named_operands
 from gluon_write.per_call import per_call
 from gluon_write.quotients import divided_once
 from gluon_write.sketch import Sketch
@@ -51,7 +52,7 @@ def prepared(
         fn, drawn = copied, traced(copied)
     fn, drawn = taken_in_loops(fn, drawn, traced)
     kept = partial(with_kept_rows, threads=warps * target.warp_size)
-    for written in (divided_once, gathered_along_first, kept, in_whole_steps):
+    for written in (divided_once, gathered_along_first, with_named_operands, kept, in_whole_steps):
         whole = written(fn, drawn)
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave

@@ -6,6 +6,7 @@ import ast
 from typing import Any, Iterator, Optional
 
 __all__ = [
+    "assigned_in",
     "argument",
     "is_new",
     "mentions",
@@ -85,3 +86,15 @@ def is_new(name: str, loop: ast.For) -> bool:
         return True
     first = next((s for s in loop.body if name in mentions(s)), None)
     return isinstance(first, ast.Assign) and name in stores(first) and name not in reads(first)
+
+
+def assigned_in(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of an assignment, each with its value: a starred tuple where that is a part of one."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple):
+        values: list[ast.expr] = [ast.Starred(value)] * len(target.elts)
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+            values = value.elts
+        for part, own in zip(target.elts, values):
+            yield from assigned_in(part, own)

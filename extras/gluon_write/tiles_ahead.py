@@ -76,6 +76,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     copies_operands = False
     takes_computed = False
     takes_several = False
+    takes_kept = False
     takes_addresses = False
 
     def read(self, node: Any) -> Any:

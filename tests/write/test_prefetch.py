@@ -213,6 +213,41 @@ def test_units_read_computed_operands():
     text = asked.asm["ttgir"]  # products under way never meet the zeros of a loop without steps
     branch = text[text.index("scf.if") : text.index("tt.store")]
     assert branch.index("scf.for") < branch.rindex("warp_group_dot_wait") < branch.index("} else {")
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    assert loop.count("async_copy_global_to_local") == 2 and "tt.load" not in loop
+
+
+@gluon.jit(layouts="auto")
+def read_twice(a, b, c, squares, most, N, K, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply tiles whose elements the step reads, too, and which give it another operand."""
+    rows, along = gl.arange(0, B), gl.arange(0, BK)
+    acc, other = gl.zeros([B, B], gl.float32), gl.zeros([B, B], gl.float32)
+    largest = gl.full([B], -1e30, gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * N + rows[None, :])
+        acc = gl.portable.mma(x, y, acc)
+        largest = gl.maximum(largest, gl.max(x.to(gl.float32), 1))
+        other = gl.portable.mma(x, (y * y).to(gl.float16), other)
+    gl.store(c + rows[:, None] * N + rows[None, :], acc)
+    gl.store(squares + rows[:, None] * N + rows[None, :], other)
+    gl.store(most + rows, largest)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:gfx942"])
+def test_steps_read_the_elements_of_operands(target, chosen_sources):
+    a, b, c, _ = operands(64, 64, 64)
+    squares, most = np.zeros((64, 64), np.float32), np.zeros(64, np.float32)
+    with using(schedule="latest"):
+        read_twice[(1,)](a, b, c, squares, most, 64, 64, 64, 32, num_stages=2, target=target)
+    left, right = a.astype(np.float32), b.astype(np.float32)
+    assert np.allclose(c, left @ right, atol=1e-2, rtol=1e-3)
+    assert np.allclose(squares, left @ (b * b).astype(np.float32), atol=1e-2, rtol=1e-3)
+    assert np.array_equal(most, left.max(1))
+    loop = chosen_sources[-1].partition("for k in")[2]
+    if target == "sim:hopper":  # all products under way, behind a fence each
+        assert loop.count("warpgroup_mma(") == loop.count("fence_async_shared()") == 2
+        assert "x = x_ring.index(slot).load()" in loop and "y_operand_ring.index(" in loop
 
 
 def code(kernel, target, kind="ptx", **constants):
