@@ -56,7 +56,7 @@ class _Namer(Form):
         for loop in ast.walk(self.tree):
             for statement in loop.body if isinstance(loop, ast.For) else ():
                 product = statement.value if isinstance(statement, ast.Assign) else None
-                if self.called(product) is not portable.mma:
+                if not isinstance(product, ast.Call) or self.called(product) is not portable.mma:
                     continue
                 operand = operands_of(product)[1:2]
                 own = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]

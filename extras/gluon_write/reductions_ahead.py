@@ -123,9 +123,9 @@ class _Written(ast.NodeTransformer):
             and sum(s.targets[0].id in stores(one) for one in earlier) == 1
         }  # fmt: skip
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
+    def visit_Name(self, node: ast.Name) -> Any:
         value = self.values.get(node.id)
         return node if value is None else self.visit(copy.deepcopy(value))
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
         return self.visit(node.value)
