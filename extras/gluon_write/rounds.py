@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Iterable, Mapping, Optional, Sequence
 
+from gluon_write.column_masks import column_mask
 from gluon_write.form import factor, free_name
 from gluon_write.loops import Loop, LoopReader, Tile
 from gluon_write.schedule import Schedule
@@ -81,6 +82,9 @@ class Rounds:
         self.threads = False  # another loop goes on with the slots
         self.held: dict[str, str] = {}  # tile that all steps read from shared memory -> where it is
         self.single = has_one_step(reader, loop.node)
+        self.masks: dict[
+            ast.stmt, tuple[str, ...]
+        ] = {}  # lines of statements with masks of columns
         self.rare = False  # no step, as a rule: its registers count, and not its time
         loads = [tile.statement for tile in loop.tiles.values()]
         self.all = [s for s in loop.node.body if s not in loads]
@@ -175,6 +179,17 @@ class Rounds:
         }
         return {n.id for n in names_in(statement) if id(n) not in asked}
 
+    def with_bounds(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Return the statements without those that make a mask of columns, which threads compare with a bound of their own."""
+        mask = column_mask(self.reader, statements, self.taken)
+        if mask is None:
+            return statements
+        self.masks[mask.statement] = mask.lines
+        made = {name for s in mask.made for name in reads(s)}
+        others = [s for s in self.all if s not in (*mask.made, mask.statement)]
+        unread = made - {name for s in others for name in reads(s)} - {*self.results}
+        return [s for s in statements if s not in mask.made and not stores(s) & unread]
+
     # -- the text -------------------------------------------------------------------------------
 
     def lines(
@@ -227,6 +242,7 @@ class Rounds:
             name: free_name(f"{name}_again", self.taken) for name in sorted({*self.held} & used)
         }
         here = _Place(self.slot, taken, {})
+        statements = self.with_bounds(statements)
         lines, left = self._run([(s, here) for s in statements], [])
         again = [f"{new} = {self.held[name]}" for name, new in taken.items()]
         if again:
@@ -348,7 +364,7 @@ class Rounds:
         lines, left = self._run([(s, here) for s in early[:count]], [])
         lines += self._over(left, len(left))
         plain, left = self._run([(s, here) for s in early[count:]], [])
-        special, more = other._run([(s, here) for s in rest], [])
+        special, more = other._run([(s, here) for s in other.with_bounds(rest)], [])
         if left or more:
             raise Apart
         special.insert(0, f"{target.id} = {masked.bounds[0]}")
@@ -390,7 +406,8 @@ class Rounds:
             if needed:
                 lines += self._over(pending, needed[-1] + 1, release)
             lines += self._taken(statement, place, waited)
-            lines += self.reader.piece(statement, self.loop, names, place.writes)
+            piece = self.reader.piece(statement, self.loop, names, place.writes)
+            lines += self.masks.get(statement, piece)
             written |= stores(statement)
             if statement not in self.loop.issued:
                 for one in pending:

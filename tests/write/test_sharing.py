@@ -268,6 +268,11 @@ def test_three_groups_take_the_last_step_apart(sources):
     tail = consumer.partition("if masked_from < length:")[2]
     assert "query_again = query_ring.wait(query_slot.next().before())" in tail
     assert "warpgroup_mma(query_again, " in tail
+    # Threads compare their columns with one bound.
+    assert (
+        "bound = length - start - 2 * gl.arange(0, 4" in tail and "gl.where(place < bound, " in tail
+    )
+    assert "(start + gl.arange(0, BN" not in tail
 
 
 def test_several_masked_steps_keep_their_loop(sources, tmp_path):
