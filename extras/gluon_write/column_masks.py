@@ -38,12 +38,12 @@ class ColumnMask:
     """Hold a statement with a mask of columns alone.
 
     Attributes:
-        statement: `name = gl.where(mask, value, other)`. made: the statements that make the mask, for nothing else.
+        statement: `name = gl.where(mask, value, other)`. makers: the statements that make the mask, for nothing else.
         lines: of the statement with a bound of each thread.
     """
 
     statement: ast.stmt
-    made: tuple[ast.stmt, ...]
+    makers: tuple[ast.stmt, ...]
     lines: tuple[str, ...]
 
 
@@ -76,28 +76,28 @@ def column_mask(
         if rows != _ROWS or columns < _EIGHT or columns & columns - 1 or bits != _BITS:
             continue
         before = statements[: statements.index(statement)]
-        made, comparison = _made(mask, statements, before)
+        makers, comparison = _makers_of(mask, statements, before)
         limit = _limit(reader, comparison, before, columns)
         if limit is not None:
             texts = [" ".join(reader.text_of(part).split()) for part in (value, other)]
             lines = _lines(reader.space, target.id, *texts, limit, columns, taken)
-            return ColumnMask(statement, made, tuple(lines))
+            return ColumnMask(statement, makers, tuple(lines))
     return None
 
 
-def _made(
+def _makers_of(
     mask: ast.expr, statements: Sequence[ast.stmt], before: Sequence[ast.stmt]
 ) -> tuple[tuple[ast.stmt, ...], ast.expr]:
     """Return the statements that make a mask for one other alone, and the expression that they make it with."""
     if not isinstance(mask, ast.Name):
         return (), mask
-    made = [s for s in before if mask.id in stores(s)]
-    whole = [s for s in made if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)]
-    never = [s for s in made if isinstance(s, ast.If) and not s.orelse and _never(s.test)]
-    readers = [s for s in statements if mask.id in {n.id for n in names_in(s)} and s not in made]
-    if len(whole) != 1 or len(whole) + len(never) < len(made) or len(readers) != 1:
+    makers = [s for s in before if mask.id in stores(s)]
+    whole = [s for s in makers if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)]
+    never = [s for s in makers if isinstance(s, ast.If) and not s.orelse and _never(s.test)]
+    readers = [s for s in statements if mask.id in {n.id for n in names_in(s)} and s not in makers]
+    if len(whole) != 1 or len(whole) + len(never) < len(makers) or len(readers) != 1:
         return (), mask
-    return tuple(made), whole[0].value
+    return tuple(makers), whole[0].value
 
 
 def _never(test: ast.expr) -> bool:

@@ -185,10 +185,10 @@ class Rounds:
         if mask is None:
             return statements
         self.masks[mask.statement] = mask.lines
-        made = {name for s in mask.made for name in reads(s)}
-        others = [s for s in self.all if s not in (*mask.made, mask.statement)]
-        unread = made - {name for s in others for name in reads(s)} - {*self.results}
-        return [s for s in statements if s not in mask.made and not stores(s) & unread]
+        needed = {name for s in mask.makers for name in reads(s)}
+        others = [s for s in self.all if s not in (*mask.makers, mask.statement)]
+        unread = needed - {name for s in others for name in reads(s)} - {*self.results}
+        return [s for s in statements if s not in mask.makers and not stores(s) & unread]
 
     # -- the text -------------------------------------------------------------------------------
 
