@@ -79,8 +79,8 @@ def column_mask(
         makers, comparison = _makers_of(mask, statements, before)
         limit = _limit(reader, comparison, before, columns)
         if limit is not None:
-            texts = [" ".join(reader.text_of(part).split()) for part in (value, other)]
-            lines = _lines(reader.space, target.id, *texts, limit, columns, taken)
+            text, low = (" ".join(reader.text_of(part).split()) for part in (value, other))
+            lines = _lines(reader.space, target.id, text, low, limit, columns, taken)
             return ColumnMask(statement, makers, tuple(lines))
     return None
 
