@@ -15,7 +15,7 @@ import ast
 import re
 from typing import Any, Mapping, Optional
 
-from gluon_write.form import Form, changed_copy, free_name
+from gluon_write.form import Form, changed_copy, free_name, function_of
 from gluon_write.sketch import Sketch, place_of
 
 __all__ = ["methods_called"]
@@ -38,8 +38,14 @@ def methods_called(fn: Any, drawn: Sketch) -> Any:
         text = _Caller(jit, number, drawn, names).text()
         if text is not None:
             texts[number] = text
-    more = {names[key]: one for key, one in methods.items()}
+    more = {names[key]: _function(one, names[key]) for key, one in methods.items()}
     return changed_copy(fn, drawn.jits, texts, {}, more) if texts else fn
+
+
+def _function(method: Any, name: str) -> Any:
+    """Return a method as a function of another name, which explicit source gets, too."""
+    text = re.sub(rf"\bdef {method.__name__}\b", f"def {name}", method.src, count=1)
+    return function_of(text, name, method.get_capture_scope())
 
 
 class _Caller(Form):
