@@ -34,6 +34,7 @@ KERNELS = ROOT / "tests" / "write" / "triton_kernels"
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks"), str(KERNELS)]
 PROGRAMS = 8448  # of a launch: 64 for each multiprocessor of an H100 or H200
 BYTES = 1 << 29  # of the operands of a launch
+LANGUAGE = re.compile(r"^import triton\.language as (\w+)", re.M)
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 # `tuned`: its configurations are timed by the launch itself; `listed` has a constant, `higher_order` a nested
@@ -205,12 +206,14 @@ def apart(text: str, kernel: str, steps: dict[str, int], third: int) -> str:
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         first = node.body[1]
     lines = text.splitlines()
+    language = LANGUAGE.search(text)
+    name = language[1] if language else "tl"
     if third > 1:
         for number in range(node.lineno - 1, node.end_lineno or 0):
-            lines[number] = THIRD.sub(f"(tl.program_id(2) % {third})", lines[number])
+            lines[number] = THIRD.sub(f"({name}.program_id(2) % {third})", lines[number])
     indent = " " * first.col_offset
-    own = [f"{indent}copy_number = (tl.program_id(2) // {third}).to(tl.int64)"]
-    own += [f"{indent}{name} = {name} + copy_number * {step}" for name, step in steps.items()]
+    own = [f"{indent}copy_number = ({name}.program_id(2) // {third}).to(tl.int64)"]
+    own += [f"{indent}{one} = {one} + copy_number * {step}" for one, step in steps.items()]
     return "\n".join([*lines[: first.lineno - 1], *own, *lines[first.lineno - 1 :]]) + "\n"
 
 

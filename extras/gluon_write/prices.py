@@ -78,17 +78,14 @@ def _coordinates(rows: Sequence[tuple[int, ...]], rank: int) -> np.ndarray:
 
 
 def vector_of(layout: DistributedLayout, access: Access) -> int:
-    """Return how many elements one instruction of a thread moves."""
-    rows = _registers(layout, access.shape)
+    """Return how many elements one instruction of a thread moves: neighbours, in the order of its registers."""
+    widest = min(_WIDEST, access.together * access.bits)
     vector = 1
     for dim, step in enumerate(access.strides):
-        if step != 1:
-            continue
         unit = 1
-        widest = min(_WIDEST, access.together * access.bits)
-        while unit * 2 * access.bits <= widest and any(
-            row[dim] == unit and not any(row[:dim]) and not any(row[dim + 1 :]) for row in rows
-        ):
+        for row in _registers(layout, access.shape) if step == 1 else ():
+            if unit * 2 * access.bits > widest or row[dim] != unit or sum(row) != unit:
+                break
             unit *= 2
         vector = max(vector, unit)
     return vector

@@ -91,3 +91,26 @@ def test_results(aligned, monkeypatch):
     out = torch.empty(M, N, dtype=torch.float16)
     product[(1,)](x, y, out, M, N, K, x.stride(0), BM=128, BN=256, BK=32, num_stages=3, num_warps=8)
     assert (out.float() - x.float() @ y.float()).abs().max() < 0.1
+
+
+@gluon.jit(layouts="auto")
+def rotated(x, cos, sin, out, T, H, B: gl.constexpr, D: gl.constexpr):
+    t, half, whole = gl.program_id(0) * B + gl.arange(0, B), gl.arange(0, D // 2), gl.arange(0, D)
+    present, head = (t < T)[:, None], gl.program_id(1)
+    c = gl.load(cos + t[:, None] * (D // 2) + half[None, :], mask=present)
+    s = gl.load(sin + t[:, None] * (D // 2) + half[None, :], mask=present)
+    value = gl.load(x + (t[:, None] * H + head) * D + whole[None, :], mask=present)
+    a, b = gl.split(gl.reshape(value, (B, D // 2, 2)))
+    value = gl.reshape(gl.join(a * c - b * s, a * s + b * c), (B, D))
+    gl.store(out + (t[:, None] * H + head) * D + whole[None, :], value, mask=present)
+
+
+def test_registers_of_a_vector_are_in_the_order_of_memory():
+    """Neighbours in another order are loaded one by one."""
+    signature = {name: "*fp32:16" for name in ("x", "cos", "sin", "out")}
+    signature |= {"T": "i32", "H": "i32"}
+    kernel = gluon.compile(
+        rotated, target="sm_90", signature=signature, constexprs={"B": 16, "D": 32}
+    )
+    accesses = re.findall(r"(?:ld|st)\.global\.\S+", kernel.asm["ptx"])
+    assert sorted(accesses) == ["ld.global.v2.b32"] * 2 + ["ld.global.v4.b32", "st.global.v4.b32"]
