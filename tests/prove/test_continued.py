@@ -67,7 +67,7 @@ def verdict(fault):
     return judged(in_parts, (1,), *arguments, target="sim:sm_90")
 
 
-def test_a_range_in_two_parts_has_the_rounds_of_the_whole():
+def test_a_range_in_two_parts_has_the_rounds_of_the_whole(monkeypatch):
     proof, error = verdict("")
     assert proof.verdict == "proved" and error is None, proof
     # Copies that run ahead have states of their own.
@@ -92,16 +92,16 @@ def test_parts_end_no_later_than_the_whole():
     arithmetic = Arithmetic({place: 32 for place in range(4)})
     step = term("add", step, 1)
 
-    def found(end, last):
+    def joined(end, last):
         rounds = term("trips", low, end, step)
         rest = term("add", low, term("mul", rounds, step))
         loops = [(0, low, last), (1, low, end), (1, rest, last)]
         return parts_of([Counted(task, (), a, b, step) for task, a, b in loops], arithmetic)
 
-    assert len(found(few, term("add", few, high))) == 2
-    assert len(found(term("minsi", few, high), high)) == 2
-    assert not found(few, high)
-    assert not found(few, term("sub", few, high))
+    assert len(joined(few, term("add", few, high))) == 2
+    assert len(joined(term("minsi", few, high), high)) == 2
+    assert not joined(few, high)
+    assert not joined(few, term("sub", few, high))
 
 
 def test_the_solver_is_limited_by_its_work(monkeypatch):

@@ -20,6 +20,7 @@ from gluon_core.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from gluon_core.nvidia.hopper import TensorDescriptor
+from gluon_core.registry.load import registry
 from gluon_core.testing import triton_at_least
 from gluon_nvidia.inspect import instructions_of
 from gluon_nvidia.undefined import reads_undefined
@@ -139,6 +140,11 @@ def test_a_descriptor_is_left_in_front_of_a_loop_without_steps(monkeypatch):
     assert undefined(3) == (not triton_at_least(3, 8))
 
 
+def _has_wgmma():
+    target = registry().backend("nvidia").device.target()
+    return target is not None and target.has("nvidia.wgmma")
+
+
 FIRST = gl.constexpr(gl.DotOperandLayout(0, SUMS, 2))
 
 
@@ -169,6 +175,7 @@ def in_all_steps(x, y, out, steps, masked, SCALE: gl.constexpr):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not _has_wgmma(), reason="no Hopper GPU")
 def test_a_loop_multiplies_an_operand_in_all_steps():
     import torch
 
