@@ -22,6 +22,7 @@ __all__ = [
     "free_name",
     "function_of",
     "one_line",
+    "renamed",
     "rewritten",
 ]
 
@@ -171,3 +172,16 @@ def _parameters(text: str) -> str:
     node = ast.parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
     return ast.unparse(node.args)
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """Return an expression or statement with its variables renamed."""
+    for name, new in names.items():
+        text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", new, text)
+    return _targets(text, names)
+
+
+def _targets(text: str, names: Mapping[str, str]) -> str:
+    for name, new in names.items():
+        text = re.sub(rf"(?<![\w.(,]){name}(?=\s*=[^=])", new, text)
+    return text

@@ -26,7 +26,7 @@ from gluon_write.continued import Rings, continuation
 from gluon_write.copied_operands import copied_operands, copying
 from gluon_write.copy_ops import COPIES
 from gluon_write.dtypes import dtype_of
-from gluon_write.form import bounds_of, changed_copy, free_name, one_line
+from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import Edit, Loop, LoopReader, Tile, viewed
 from gluon_write.packed_tiles import with_packed_tiles
@@ -36,7 +36,7 @@ from gluon_write.stored_tiles import stored_in_one
 from gluon_write.syntax import assigned_in, mentions, operands_of, reads, stores
 from gluon_write.unread import without_unread
 
-__all__ = ["Prefetcher", "carried", "changed", "one_line", "prefetched", "renamed"]
+__all__ = ["Prefetcher", "carried", "changed", "prefetched"]
 
 _LONG = (language.max, language.min, language.sum, language.exp, language.exp2, language.erf)
 _LEAST_WARPS = 4  # of a warp group
@@ -599,16 +599,3 @@ def carried(loop: Loop) -> list[str]:
 def counted(steps: int) -> str:
     """Return a number of steps as people write it."""
     return "a step" if steps == 1 else f"{steps} steps"
-
-
-def renamed(text: str, names: Mapping[str, str]) -> str:
-    """Return an expression or statement with its variables renamed."""
-    for name, new in names.items():
-        text = re.sub(rf"(?<![\w.]){name}\b(?!\s*=[^=])", new, text)
-    return _targets(text, names)
-
-
-def _targets(text: str, names: Mapping[str, str]) -> str:
-    for name, new in names.items():
-        text = re.sub(rf"(?<![\w.(,]){name}(?=\s*=[^=])", new, text)
-    return text

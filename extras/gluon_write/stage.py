@@ -19,9 +19,8 @@ from typing import Any, Callable, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.flat import Around, around, lines_of, room_of
-from gluon_write.form import Form, bounds_of, factor, free_name
+from gluon_write.form import Form, bounds_of, factor, free_name, one_line, renamed
 from gluon_write.loops import falling, orders_memory, viewed
-from gluon_write.prefetch import one_line, renamed
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import mentions
 

@@ -15,9 +15,9 @@ import ast
 from typing import Any, Mapping
 
 from gluon_core.plugin.targets import Target
-from gluon_write.form import changed_copy, free_name
+from gluon_write.form import changed_copy, free_name, one_line, renamed
 from gluon_write.loops import Loop, Tile
-from gluon_write.prefetch import Prefetcher, one_line, renamed
+from gluon_write.prefetch import Prefetcher
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import stores
 from gluon_write.tile_loops import LoopsOfTiles
