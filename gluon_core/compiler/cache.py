@@ -53,6 +53,7 @@ class Entry:
         for old, new in zip(self.metadata["source_files"], sources):
             folder, now = (f'"{os.path.dirname(path)}"' for path in (old, new))
             paths |= {old: new, folder: now}  # LLVM writes folders apart
+        paths.pop('""', None)  # the folder of `<string>`
         pattern = re.compile("|".join(map(re.escape, paths)))
         moved = functools.partial(pattern.sub, lambda match: paths[match[0]])
         self.asm = {k: moved(v) if isinstance(v, str) else v for k, v in self.asm.items()}

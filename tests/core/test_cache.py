@@ -399,3 +399,13 @@ def test_another_process_finds_the_entry(tmp_path):
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
     ).stdout.split()
     assert changed[0] != outputs[0][0] and changed[1] == "1"
+
+
+@pytest.mark.sampled(1)
+def test_a_source_without_a_folder_leaves_empty_texts_alone():
+    entry = cache.Entry(
+        {"llir": '!DIFile("<one>", "")'}, {"source_files": ["<one>"], "note": ""}, {}
+    )
+    entry.move(["/two/kernel.py"])
+    assert entry.asm == {"llir": '!DIFile("/two/kernel.py", "")'}
+    assert entry.metadata == {"source_files": ["/two/kernel.py"], "note": ""}
