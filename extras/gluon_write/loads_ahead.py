@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import language, portable
-from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed
+from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed, rewritten
 from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import LoopReader, falling
 from gluon_write.pointer_names import pointer_name
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.syntax import argument, reads, stores
+from gluon_write.unread import without_unread
 
-__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead"]
+__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_ahead"]
 
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 _WRITES = re.compile(
@@ -108,6 +109,19 @@ def loaded_ahead(
             fn = changed_copy(fn, drawn.jits, texts, {})
             drawn, together = traced(fn), {}
     return fn
+
+
+def read_ahead(
+    kind: type[AheadReader], fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]
+) -> Any:
+    """Return a kernel with those loops loading ahead that readers of a kind take, or the kernel."""
+
+    def text_of(jit: Any, number: int) -> Optional[str]:
+        reader = kind(jit, number, drawn, False, together)
+        text = reader.text(threads)
+        return None if text is None else without_unread(text, reader.scope)
+
+    return rewritten(fn, drawn.jits, text_of)
 
 
 class AheadReader(LoopReader):

@@ -21,13 +21,11 @@ import math
 from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import language
-from gluon_write.form import rewritten
-from gluon_write.loads_ahead import AheadLoop, AheadReader
+from gluon_write.loads_ahead import AheadLoop, AheadReader, read_ahead
 from gluon_write.loops import falling
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import excludes_later_steps
 from gluon_write.syntax import argument, is_new, stores
-from gluon_write.unread import without_unread
 
 __all__ = ["reduced_ahead"]
 
@@ -46,13 +44,7 @@ def reduced_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place,
         drawn: the traced kernel. threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
-
-    def text_of(jit: Any, number: int) -> Optional[str]:
-        reader = _Reductions(jit, number, drawn, False, together)
-        text = reader.text(threads)
-        return None if text is None else without_unread(text, reader.scope)
-
-    return rewritten(fn, drawn.jits, text_of)
+    return read_ahead(_Reductions, fn, drawn, threads, together)
 
 
 class _Reductions(AheadReader):

@@ -25,11 +25,9 @@ import math
 from typing import Any, Mapping, Optional
 
 from gluon_core import language
-from gluon_write.form import rewritten
-from gluon_write.loads_ahead import AheadLoop, AheadReader
+from gluon_write.loads_ahead import AheadLoop, AheadReader, read_ahead
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.syntax import is_new, stores
-from gluon_write.unread import without_unread
 
 __all__ = ["summed_ahead"]
 
@@ -58,13 +56,7 @@ def summed_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, 
         drawn: the traced kernel. threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
-
-    def text_of(jit: Any, number: int) -> Optional[str]:
-        reader = _Sums(jit, number, drawn, False, together)
-        text = reader.text(threads)
-        return None if text is None else without_unread(text, reader.scope)
-
-    return rewritten(fn, drawn.jits, text_of)
+    return read_ahead(_Sums, fn, drawn, threads, together)
 
 
 class _Sums(AheadReader):
