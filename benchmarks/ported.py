@@ -5,9 +5,10 @@ at the beginning of the kernel adds the distance to its pointers. Some cases are
 take the same operands, in one process, in CUDA graphs, in random order; before that their results are compared.
 Kernels with one machine code are equal and have no ratio; with `--controls` theirs shows the error of the measurement.
 
-  python benchmarks/ported.py [--only WORDS] [--first WORDS] [--seconds N] [--end N] [--workers N] [--seed N] [--controls] [--compile] [--json FILE]
+  python benchmarks/ported.py [--only WORDS] [--first WORDS] [--seconds N] [--end N] [--workers N] [--seed N] [--controls] [--compile] [--lock FILE] [--json FILE]
 
-With `--workers` that many processes compile, then time one after the other. `--ahead` fills the caches of both
+With `--workers` that many processes compile, then time one after the other; with `--lock` they hold a lock on that
+file while they time, as other runs on the GPU may do. `--ahead` fills the caches of both
 compilers, and runs nothing.
 """
 
@@ -379,6 +380,7 @@ def work_together(asked: argparse.Namespace) -> int:
     """Share the cases among processes."""
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, __file__, "--together", folder, "--only", asked.only]
+        words += ["--lock", str(asked.lock or Path(folder, "lock"))]
         words += ["--first", asked.first, "--until", str(time.time() + asked.seconds)]
         words += ["--end", str(time.time() + asked.end), "--seed", str(asked.seed)]
         for word in ("ahead", "compile", "controls"):
@@ -406,6 +408,7 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", help="run each once, without times")
     parser.add_argument("--ahead", action="store_true", help="compile, and run nothing")
     parser.add_argument("--json", help="file for the table")
+    parser.add_argument("--lock", type=Path, help="file that is locked while a launch is timed")
     for word in ("--part", "--together", "--until"):  # of a worker
         parser.add_argument(word, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -468,7 +471,7 @@ def main() -> int:
         if case.alike and not asked.controls or time.time() > end:
             print(f"| {case.label} | | {case.words} |", flush=True)
             continue
-        with alone_on(folder / "lock"):
+        with alone_on(asked.lock):
             try:
                 times = timed(case, asked.seed)
                 ratio = ratio_of(times, "triton", "ours", asked.seed)
