@@ -32,6 +32,11 @@ def _draw(name, purpose, parts):
     return zlib.crc32(f"{purpose}: {name}".encode()) % parts
 
 
+def _is_drawn(name, parts):
+    """Return whether a test is in its sample: three in four times `parts` are, and all of one part."""
+    return parts == 1 or not _draw(name, "sample", parts) and _draw(name, "part", 4) > 0
+
+
 def _drawn_as(item):
     """A file that is marked `once` as a whole goes as a whole: its fixtures and caches are made once."""
     marks = getattr(item.module, "pytestmark", [])
@@ -88,7 +93,7 @@ def pytest_generate_tests(metafunc):
         call
         for call in calls
         if any(mark.name == "gpu" for mark in call.marks)
-        or not _draw(f"{name}[{call.id}]", "sample", *sampled.args)
+        or _is_drawn(f"{name}[{call.id}]", *sampled.args)
     ]
     metafunc._calls = drawn or calls[:1]  # none would be one test without parameters
 
@@ -100,11 +105,7 @@ def _campaigns(config):
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_itemcollected(item):
     sampled = item.get_closest_marker("sampled")
-    if (
-        sampled
-        and not item.get_closest_marker("gpu")
-        and _draw(item.nodeid, "sample", *sampled.args)
-    ):
+    if sampled and not item.get_closest_marker("gpu") and not _is_drawn(item.nodeid, *sampled.args):
         item.add_marker(pytest.mark.campaign)
 
 

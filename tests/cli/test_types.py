@@ -248,7 +248,7 @@ def pip(python, *arguments):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("ordinary", marks=pytest.mark.sampled(4)), "editable"],
+    params=[pytest.param("ordinary", marks=pytest.mark.campaign), "editable"],
 )
 def installed(request, tmp_path_factory):
     """The interpreter of an environment with the packages in it, and with `gluon types` run."""

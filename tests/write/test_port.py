@@ -35,15 +35,23 @@ def cases():
                 yield f"{file.stem}:{name.strip()}"
 
 
+class Ported(dict):
+    """Modules of ported files by name: a file is ported when a test asks for it."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def __missing__(self, name):
+        source, path = FOLDER / f"{name}.py", self.folder / f"{name}.py"
+        path.write_text(port(source.read_text(), str(source)).text)
+        self[name] = imported(path, f"ported_{name}")
+        return self[name]
+
+
 @pytest.fixture(scope="session")
 def ported(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ported")
-    modules = {}
-    for file in FILES:
-        path = folder / file.name
-        path.write_text(port(file.read_text(), str(file)).text)
-        modules[file.stem] = imported(path, f"ported_{file.stem}")
-    return modules
+    return Ported(tmp_path_factory.mktemp("ported"))
 
 
 @pytest.mark.once

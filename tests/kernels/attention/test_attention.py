@@ -237,7 +237,11 @@ def shaped(queries, keys, width, values=None):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "keys, values",
-    [pytest.param(70, 64, marks=pytest.mark.campaign), (40, 64), (70, 192)],
+    [
+        pytest.param(70, 64, marks=pytest.mark.campaign),
+        pytest.param(40, 64, marks=pytest.mark.campaign),
+        (70, 192),
+    ],
 )
 def test_heads_that_share_no_keys_are_sequences(keys, values):
     """Contiguous ones with a window or a cap are not copied, those with sinks are."""
