@@ -23,6 +23,7 @@ from gluon_amd.workarounds import (
     anchored_products,
     awaited_writebacks,
     fewer_preloaded,
+    signed_extremes,
     split_waits,
     warned_of_volatile,
 )
@@ -62,6 +63,8 @@ class AmdCompiler(TritonCompiler):
             llir.append(fewer_preloaded)
         if arch == "gfx1250" and not self.has(SCALAR_CAS_WAITS):
             llir.append(split_waits)
+        if arch in ("gfx942", "gfx950"):
+            llir.append(signed_extremes)
         if not self.has(CONVERGENT_WMMA):
             llir.append(anchored_products)
         if not self.has(AWAITED_WRITEBACKS):

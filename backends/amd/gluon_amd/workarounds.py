@@ -9,6 +9,7 @@ __all__ = [
     "anchored_products",
     "awaited_writebacks",
     "fewer_preloaded",
+    "signed_extremes",
     "split_waits",
     "warned_of_volatile",
 ]
@@ -34,6 +35,17 @@ _WRITEBACK = re.compile(
     r"^\tbuffer_wbl2\b[^\n]*\n(?!(?:\t(?:\.|;|s_waitcnt(?! vmcnt\(0\)))[^\n]*\n)*\ts_waitcnt vmcnt\(0\))",
     re.M,
 )
+
+# An atomic maximum or minimum of signed integers at an address that lanes have handed on as a number.
+_SIGNED = re.compile(
+    r"^  (?:%\S+ = )?atomicrmw (?:volatile )?(?:max|min) ptr(?: addrspace\(\d+\))? (%[-\w.$]+), i(?:32|64) (%[-\w.$]+)",
+    re.M,
+)
+_FUNCTION = re.compile(r"^define [^\n]*\{\n(.*?)^\}", re.M | re.S)
+_ASSIGNED = re.compile(r"^  (%[-\w.$]+) = (.*)$", re.M)
+_VALUE = re.compile(r"%[-\w.$]+")
+_EXTREME = re.compile(r"@llvm\.u(max|min)\.(i32|i64)\(")
+_STEPS = 5  # of the parts of an i64 from the lanes' exchange to its extreme
 
 _Run = Callable[[Any, "dict[str, Any]"], Any]
 
@@ -98,6 +110,25 @@ def anchored_products(run: _Run) -> _Run:
     return stage
 
 
+def signed_extremes(run: _Run) -> _Run:
+    """Return the stage `run`, which writes LLVM IR, with signed extremes of the lanes that one signed atomic stands for.
+
+    Lanes of a wave with one address find their extreme first, and one of them executes the atomic. Triton compares them without a sign.
+    """
+
+    def stage(source: Any, metadata: dict[str, Any]) -> Any:
+        text: str = run(source, metadata)
+        if not _SIGNED.search(text) or not _EXTREME.search(text):
+            return text
+        text = _FUNCTION.sub(lambda function: _with_signs(function[0]), text)
+        declared = {f"declare {kind} @llvm.s{one}.{kind}({kind}, {kind})" for one, kind in
+                    re.findall(r"@llvm\.s(max|min)\.(i32|i64)\(", text)}  # fmt: skip
+        missing = [one for one in sorted(declared) if one not in text]
+        return "\n".join([text, *missing, ""]) if missing else text
+
+    return stage
+
+
 def awaited_writebacks(run: _Run) -> _Run:
     """Return the stage `run`, which writes machine code, with a wait behind each write-back of the L2 cache that has none.
 
@@ -108,6 +139,44 @@ def awaited_writebacks(run: _Run) -> _Run:
         return _WRITEBACK.sub(r"\g<0>\ts_waitcnt vmcnt(0)\n", run(source, metadata))
 
     return stage
+
+
+def _with_signs(function: str) -> str:
+    """Return a function whose signed atomics have signed extremes of what lanes exchange."""
+    values = dict(_ASSIGNED.findall(function))
+    left = [
+        value
+        for address, value in _SIGNED.findall(function)
+        if values.get(address, "").startswith("inttoptr ")
+    ]
+    seen: set[str] = set()
+    while left:
+        name = left.pop()
+        text = values.get(name, "")
+        if name in seen or not (text.startswith(("phi ", "select ")) or _EXTREME.search(text)):
+            continue
+        seen.add(name)
+        left += _VALUE.findall(text)
+    changed = {
+        name
+        for name in seen
+        if _EXTREME.search(values[name])
+        and any(_exchanged(one, values) for one in _VALUE.findall(values[name]))
+    }
+
+    def signed(line: re.Match[str]) -> str:
+        return _EXTREME.sub(r"@llvm.s\1.\2(", line[0]) if line[1] in changed else line[0]
+
+    return _ASSIGNED.sub(signed, function) if changed else function
+
+
+def _exchanged(name: str, values: dict[str, str], steps: int = _STEPS) -> bool:
+    """Return True for a value that another lane hands on."""
+    text = values.get(name, "")
+    if "@llvm.amdgcn.ds.bpermute(" in text:
+        return True
+    further = steps and not text.startswith("phi ")
+    return bool(further) and any(_exchanged(one, values, steps - 1) for one in _VALUE.findall(text))
 
 
 def _anchored(block: str) -> str:

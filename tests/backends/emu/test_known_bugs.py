@@ -317,6 +317,30 @@ def test_an_atomic_waits_for_the_caches(monkeypatch):
 
 
 @gluon.jit
+def extremes(x, places, largest, smallest, BLOCK: gl.constexpr):
+    i = gl.arange(0, BLOCK, gl.BlockedLayout([1], [64], [1], [0]))
+    values, place = gl.load(x + i), gl.load(places + i)
+    gl.atomic_max(largest + place, values)
+    gl.atomic_min(smallest + place, values)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint32, torch.float32])
+def test_lanes_compare_with_a_sign(dtype, monkeypatch):
+    """Lanes with one address find their extreme, and one of them executes the atomic."""
+    monkeypatch.setenv("GLUON_TARGET", "emu:gfx950")
+    numbers = torch.randint(-50, 50, (128,), generator=torch.Generator().manual_seed(0))
+    x = numbers.abs().to(dtype) if dtype == torch.uint32 else numbers.to(dtype)
+    places = torch.randint(0, 4, (128,), generator=torch.Generator().manual_seed(1)).int()
+    largest, smallest = (torch.full((4,), n).to(dtype) for n in (0, 99))
+    if dtype != torch.uint32:
+        largest -= 99
+    extremes[(1,)](x, places, largest, smallest, BLOCK=128, num_warps=1)
+    parts = [x.double()[places == place] for place in range(4)]
+    assert largest.double().tolist() == [part.max().item() for part in parts]
+    assert smallest.double().tolist() == [part.min().item() for part in parts]
+
+
+@gluon.jit
 def counted(lock, total, rounds):
     for _ in range(rounds):
         while gl.atomic_cas(lock, 0, 1, sem="acquire") == 1:
