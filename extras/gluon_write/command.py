@@ -14,20 +14,20 @@ from typing import Any, Optional, Sequence
 from gluon_cli.launched import Form, forms
 from gluon_cli.output import Exit, UsageError, file_and_kernel, source_of
 from gluon_cli.run import Runs, run_file
-from gluon_core._triton import unwrap
 from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.edits import Edits, edits_of, space_of
+from gluon_write.edits import Edits, edits_of, space_in
 from gluon_write.explicit import chosen_for
+from gluon_write.foreign_names import Imports
 from gluon_write.form import free_name
 from gluon_write.port import port
 from gluon_write.preferred import chosen_form
 from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, relaunched, replaced
 from gluon_write.unknowns import Graph
-from gluon_write.variants import aligned_of, choices_of, chooser, facts_of, heuristics
+from gluon_write.variants import aligned_of, choices_of, chooser, facts_of, heuristics, untold_of
 
 __all__ = ["show", "show_port", "written"]
 
@@ -123,16 +123,23 @@ class _Variant:
     solution: Solution
     forms: list[Form]
 
-    def text(self, name: Optional[str] = None) -> tuple[str, str]:
+    def text(self, imports: Imports, name: Optional[str] = None) -> tuple[str, str]:
         """Return the definitions of the functions that the kernel calls, and its own.
 
         Args:
-            name: of the kernel, None for its own.
+            imports: of the written file. name: of the kernel, None for its own.
         """
         edits = edits_of(self.graph, self.solution, name)
-        return (
-            _helpers(edits, self.graph, self.solution),
-            explicit_text(edits, self.graph, self.solution),
+        parts = self.graph, self.solution, imports
+        return _helpers(edits, *parts), _imported(edits, *parts)
+
+    def bare(self) -> str:
+        """Return the text without comments and definitions of layouts."""
+        lines = "".join(self.text(_imports(self.forms[0], "", []))).splitlines()
+        return "\n".join(
+            line
+            for line in lines
+            if not re.match(r"\s*(#|\w*layout(_\d+)?: \w+\.constexpr = )", line)
         )
 
 
@@ -143,15 +150,15 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
     """
     file = Path(file_and_kernel(spec)[0])
     text = source_of(file) if file.is_file() else ""
-    launched: dict[str, list[Form]] = {}
+    launched: dict[tuple[str, int], list[Form]] = {}  # two kernels of a file may have one name
     for form in _launches(spec, target):
         fn: Any = form.source.fn
         here = Path(fn.fn.__code__.co_filename).resolve() == file.resolve()
         if getattr(fn, "layouts", None) and here:
-            launched.setdefault(form.name, []).append(form)
+            launched.setdefault((form.name, fn.fn.__code__.co_firstlineno), []).append(form)
     definitions = []
-    for name, listed in launched.items():
-        line = listed[0].source.fn.fn.__code__.co_firstlineno
+    imported: list[str] = []
+    for (name, line), listed in launched.items():
         variants = _variants(listed, target, fewer=True)
         wanted = {_asked(form): one.graph.warps for one in variants for form in one.forms}
         if any(asked != warps for asked, warps in wanted.items()):
@@ -159,25 +166,37 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
             if changed is None:
                 variants = _variants(listed, target, fewer=False)
             text = changed or text
-        definitions.append((line, name, *_definition(variants, target, text)))
+        imports = _imports(listed[0], text, imported)
+        definitions.append((line, name, *_definition(variants, target, text, imports)))
     for line, name, head, definition in sorted(definitions, reverse=True):
         text = replaced(text, name, line, head, definition)
-    return _with_triton(text), list(launched)
+    return _with_imports(text, imported), list(dict.fromkeys(name for name, _ in launched))
 
 
-def _with_triton(text: str) -> str:
-    """Return a file's text that imports what its decorators name."""
+def _imports(form: Form, text: str, lines: list[str]) -> Imports:
+    """Return the imports of a kernel's file, which go to `lines`."""
+    taken = set(re.findall(r"\w+", "\n".join([text, *lines])))
+    return Imports(form.source.fn, taken, lines)
+
+
+def _with_imports(text: str, lines: list[str]) -> str:
+    """Return a file's text with imports before those of this library, and of what its decorators name."""
     body = ast.parse(text).body
     imports = [s for s in body if isinstance(s, (ast.Import, ast.ImportFrom))]
     names = {name.asname or name.name for s in imports for name in s.names}
-    if "@triton.heuristics(" not in text or "triton" in names:
+    if "@triton.heuristics(" in text and "triton" not in names:
+        lines = ["import triton", *lines]
+    if not lines:
         return text
-    lines = text.splitlines()
-    first = imports[-1].lineno - 1
-    for one in reversed(imports):
+    early = [s for s in body[:1] if isinstance(getattr(s, "value", None), ast.Constant)]
+    early += [s for s in imports if getattr(s, "module", None) == "__future__"]
+    first = max((s.end_lineno or s.lineno for s in early), default=0)
+    for one in reversed([s for s in imports if s not in early]):
         source = one.module if isinstance(one, ast.ImportFrom) else one.names[0].name
-        first = one.lineno - 1 if (source or "").startswith("gluon_core") else first
-    return "\n".join([*lines[:first], "import triton", *lines[first:]]) + "\n"
+        if (source or "").startswith("gluon_core") or one is imports[-1]:
+            first = one.lineno - 1
+    whole = text.splitlines()
+    return "\n".join([*whole[:first], *dict.fromkeys(lines), *whole[first:]]) + "\n"
 
 
 def _launches(spec: str, target: Target) -> list[Form]:
@@ -221,16 +240,18 @@ def _variants(launched: Sequence[Form], target: Target, fewer: bool) -> list[_Va
         facts = source.signature, source.constants, source.attrs, target, options
         graph, solution = chosen_for(source.fn, *facts, fewer)
         one = _Variant(graph, solution, [])
-        lines = "".join(one.text()).splitlines()
+        lines = "".join(one.text(_imports(form, "", []))).splitlines()
         key = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
         variants.setdefault(key, one).forms.append(form)
     return list(variants.values())
 
 
-def _definition(variants: Sequence[_Variant], target: Target, text: str) -> tuple[str, str]:
+def _definition(
+    variants: Sequence[_Variant], target: Target, text: str, imports: Imports
+) -> tuple[str, str]:
     """Return the code above a kernel, and its definition."""
     fn = variants[0].forms[0].source.fn
-    space = space_of(fn.get_capture_scope()) or "gl"
+    space = space_in(fn.get_capture_scope())
     facts = [[facts_of(form.source, _asked(form), space) for form in one.forms] for one in variants]
     choices = choices_of(
         facts, [[aligned_of(form.source) for form in one.forms] for one in variants]
@@ -238,22 +259,50 @@ def _definition(variants: Sequence[_Variant], target: Target, text: str) -> tupl
     taken = set(re.findall(r"\w+", text))
     chosen = [choice.variant for choice in choices]
     others = [one for number, one in enumerate(variants) if number not in chosen]
+    for one in others:
+        _check_untold(one, [variants[number] for number in chosen], space)
     note = "".join(
         f"# Launches with {types} get these layouts, too: no condition tells them apart.\n"
         for types in dict.fromkeys(form.types for one in others for form in one.forms)
     )
     if len(choices) == 1:
         one = variants[choices[0].variant]
-        helpers, definition = one.text()
+        helpers, definition = one.text(imports)
         return helpers + _heading(one, target) + note, definition
     head, names = "", {}
     for number, choice in enumerate(choices, 1):
         one = variants[choice.variant]
         names[choice.variant] = name = free_name(f"{fn.__name__}_{number}", taken)
-        helpers, definition = one.text(name)
-        head += f"{helpers}{_heading(one, target)}@gluon.jit\n{definition}\n\n"
+        helpers, definition = one.text(imports, name)
+        head += f"{helpers}{_heading(one, target)}@{imports.library()}.jit\n{definition}\n\n"
     flags, decorator = heuristics(choices, taken)
     return head + note + decorator, chooser(fn, names, choices, flags, space)
+
+
+def _check_untold(other: _Variant, chosen: Sequence[_Variant], space: str) -> None:
+    """Check that a launch without a function of its own computes the same in those of others.
+
+    Raises:
+        LayoutError: its text differs from theirs by a constant that no condition of a kernel names.
+    """
+    form = other.forms[0]
+
+    def constants(form: Form) -> dict[str, Any]:
+        return untold_of(form.source, facts_of(form.source, _asked(form), space))
+
+    own = constants(form)
+    alike = [one for one in chosen if any(constants(f) == own for f in one.forms)]
+    if alike or not own or other.bare() in [one.bare() for one in chosen]:
+        return
+    name = form.source.fn.__name__
+    names = ", ".join(own)
+    raise LayoutError(
+        f"launches of {name} with {form.types} need functions of their own, and {names} is no value that a kernel compares",
+        argument="layouts",
+        expected="numbers, strings, types, layouts or functions of the file, or one launch",
+        got=", ".join(f"{word}={value!r}" for word, value in own.items()),
+        remedy=f"Give {name} a constexpr that tells the launches apart, or write it for one of them.",
+    )
 
 
 def _heading(variant: _Variant, target: Target) -> str:
@@ -267,11 +316,11 @@ def _heading(variant: _Variant, target: Target) -> str:
     return text
 
 
-def _helpers(edits: Edits, graph: Graph, solution: Solution) -> str:
+def _helpers(edits: Edits, graph: Graph, solution: Solution, imports: Imports) -> str:
     """Return the definitions of the explicit functions that a kernel calls.
 
     Raises:
-        LayoutError: one comes from another file, whose names the kernel's file lacks.
+        LayoutError: one reads a name of another file which no import gives.
     """
     text = ""
     for called in edits.all():
@@ -279,41 +328,15 @@ def _helpers(edits: Edits, graph: Graph, solution: Solution) -> str:
             continue
         here, there = (one.fn.fn.__code__.co_filename for one in (edits, called))
         if here != there and not getattr(called.fn, "written", False):
-            missing = _missing(called, edits)
-            if missing:
-                raise LayoutError(
-                    f"{called.fn.__name__} leaves layouts out, and comes from another file, "
-                    f"whose {', '.join(missing)} the kernel's file has not by that name",
-                    argument="layouts",
-                    expected=here,
-                    got=there,
-                    remedy="Import the names into the kernel's file, or move the function there.",
-                )
             text += f"# From {Path(there).name}.\n"
-        text += f"@gluon.jit\n{explicit_text(called, graph, solution)}\n\n"
+        text += f"@{imports.library()}.jit\n{_imported(called, graph, solution, imports)}\n\n"
     return text
 
 
-def _missing(called: Edits, kernel: Edits) -> list[str]:
-    """Return the names that a function's text reads, and that the kernel's file has not, or for something else."""
-    fn = called.fn
-    own, scope = fn.get_capture_scope(), kernel.fn.get_capture_scope()
-    copied = {one.fn.__name__ for one in called.all()}
-    tree = ast.parse(fn.src)
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    local = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-    local |= {arg.arg for arg in ast.walk(tree) if isinstance(arg, ast.arg)}
-    names = dict.fromkeys(node.id for node in nodes if node.id not in local | copied)
-    missing = [n for n in names if n in own and _function(own[n]) is not _function(scope.get(n))]
-    callers = [one.fn for one in kernel.all() if any(c is called for c in one.calls.values())]
-    known = (one.get_capture_scope().get(fn.__name__) for one in callers)
-    named = all(_function(one) is fn.fn for one in known)  # else calls have another name for it
-    return missing if named else [*missing, fn.__name__]
-
-
-def _function(value: Any) -> Any:
-    """Return the Python function of one that is compiled, anything else as it is."""
-    return getattr(unwrap(value), "fn", unwrap(value))
+def _imported(edits: Edits, graph: Graph, solution: Solution, imports: Imports) -> str:
+    """Return the definition of a function with the names that its file has."""
+    copies = {called.name for called in edits.calls.values()} | {edits.name}
+    return imports.given(explicit_text(edits, graph, solution), edits.fn, copies)
 
 
 def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[list[str], bool]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
+from gluon_core._triton import unwrap
+from gluon_write.form import free_name
 from gluon_write.refusals import agree, of_plain_function
 from gluon_write.sketch import Place
 from gluon_write.solve import Solution, plan_of
 from gluon_write.unknowns import AnyLayout, Graph
 
-__all__ = ["Edits", "edits_of", "partitions_of", "space_of"]
+__all__ = ["Edits", "edits_of", "partitions_of", "space_in", "space_of"]
 
 
 @dataclass
@@ -98,11 +100,20 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
             number = 1 + sum(one.fn.__name__ == fn.__name__ for one in kernel.all())
             own = kernel.name == kernel.fn.__name__
             number -= own and getattr(fn, "written", False)  # it is this kernel's alone
-            name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__
-            name += f"_{number}" if number > 1 else ""
-            edits.calls[call] = Edits(fn, name)
+            edits.calls[call] = Edits(fn, _name_of(fn, kernel, edits, number))
         edits = edits.calls[call]
     return edits
+
+
+def _name_of(fn: Any, kernel: Edits, caller: Edits, number: int) -> str:
+    """Return the name of a function's copy, which the files of the kernel and of its caller have for nothing else."""
+    scopes = [kernel.fn.get_capture_scope(), caller.fn.get_capture_scope()]
+    while True:
+        name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__
+        name += f"_{number}" if number > 1 else ""
+        if all(unwrap(scope.get(name, fn)) is fn for scope in scopes):
+            return name
+        number += 1
 
 
 def partitions_of(node: ast.Call) -> Iterator[tuple[int, ast.Name]]:
@@ -111,6 +122,11 @@ def partitions_of(node: ast.Call) -> Iterator[tuple[int, ast.Name]]:
     for index, pair in enumerate(pairs.elts if isinstance(pairs, (ast.List, ast.Tuple)) else ()):
         if isinstance(pair, ast.Tuple) and pair.elts and isinstance(pair.elts[0], ast.Name):
             yield index, pair.elts[0]
+
+
+def space_in(scope: Mapping[str, Any]) -> str:
+    """Return the name of the language in a kernel's file, a new one where it has none."""
+    return space_of(scope) or free_name("gl", set(scope))
 
 
 def space_of(scope: Mapping[str, Any]) -> Optional[str]:

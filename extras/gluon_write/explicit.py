@@ -20,7 +20,7 @@ from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.byte_operands import lines_of
 from gluon_write.converted_operands import converted_operands, through_buffers
-from gluon_write.edits import Edits, edits_of, partitions_of, space_of
+from gluon_write.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.first_products import with_first_products
 from gluon_write.graph import build
 from gluon_write.guard import guarded
@@ -495,10 +495,8 @@ def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:
     """Return the tree of a function, and its scope with the explicit copies that it calls."""
     fn = edits.fn
     scope = dict(fn.get_capture_scope())
-    space = space_of(scope)
-    if space is None:
-        space = "gl"
-        scope[space] = language
+    space = space_in(scope)
+    scope[space] = language
     number = next(i for i, one in enumerate(graph.jits) if one is fn)
     tree = _Writer(edits, number, space).visit(ast.parse(fn.src))
     scope |= {name: _triton.constexpr(layout) for layout, name in edits.names.items()}

@@ -14,17 +14,18 @@ from gluon_core import language
 from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
 from gluon_write.buffers import conflicts_of, matrices_of
-from gluon_write.edits import Edits, partitions_of, space_of
+from gluon_write.edits import Edits, partitions_of, space_in
 from gluon_write.prices import reasons
-from gluon_write.sketch import partition_of, place_of
+from gluon_write.sketch import Place, partition_of, place_of
 from gluon_write.solve import Solution
 from gluon_write.tidy import tidied
 from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
-__all__ = ["explicit_text", "relaunched", "replaced"]
+__all__ = ["explicit_text", "relaunched", "replaced", "spelled"]
 
 _SHORT = ("BlockedLayout", "SliceLayout")  # readers know the order of their arguments
-Insertion = tuple[int, int, int, int, str]  # line, column in bytes, order there, and the text
+# Line, column in bytes, order there, the text, and the end of what it takes the place of.
+Insertion = tuple[int, int, int, int, str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Space:
     @classmethod
     def of(cls, scope: Mapping[str, Any]) -> Space:
         modules = [(n, value) for n, value in scope.items() if isinstance(value, ModuleType)]
-        return cls(space_of(scope) or "gl", tuple(modules))
+        return cls(space_in(scope), tuple(modules))
 
     def of_layout(self, kind: type) -> str:
         """Return the expression for a class of layouts; the language has most of them itself."""
@@ -61,11 +62,12 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
     number = next(i for i, one in enumerate(graph.jits) if one is fn)
     names = _names(fn, graph, solution, edits)
     lines = [line.encode() for line in fn.src.splitlines()]
-    for line, column, _, _, text in sorted(
+    for line, column, _, _, text, (last, end) in sorted(
         _insertions(edits, names, lines, space, number), reverse=True
     ):
-        held = lines[line - 1]
-        lines[line - 1] = held[:column] + text.encode() + held[column:]
+        rest = lines[last - 1][end:]
+        lines[line - 1] = lines[line - 1][:column] + text.encode() + rest
+        lines[line:last] = [b""] * (last - line)
     body = ast.parse(fn.src).body[0]
     assert isinstance(body, ast.FunctionDef)
     first = body.body[0]
@@ -119,31 +121,26 @@ def _insertions(
     space: Space,
     number: int,
 ) -> Iterable[Insertion]:
-    listed = {
-        partition_of(place, index): name
-        for node in ast.walk(ast.parse(edits.fn.src))
-        for place in [place_of(node, number)]
-        if isinstance(node, ast.Call) and place is not None
-        for index, name in partitions_of(node)
-    }
+    named: dict[Place, ast.expr] = {}
+    for node in ast.walk(ast.parse(edits.fn.src)):
+        place = place_of(node, number)
+        if isinstance(node, ast.Call) and place is not None:
+            named[place] = node.func
+            named |= {partition_of(place, index): name for index, name in partitions_of(node)}
     for place, called in edits.calls.items():
-        line, column = place[1:3]
-        if place in listed:
-            name = listed[place]
-            yield name.lineno, name.end_col_offset or 0, 0, 0, called.name[len(name.id) :]
-            continue
-        callee = called.fn.__name__.encode()
-        start = lines[line - 1].index(callee, column) + len(callee)
-        yield line, start, 0, 0, called.name[len(callee) :]
+        name = named[place]
+        end = name.end_lineno or name.lineno, name.end_col_offset or 0
+        # Before a conversion of the call's result, which begins at the same place.
+        yield name.lineno, name.col_offset, 3, 0, called.name, end
     for (_, _, _, line, column, _), layout in edits.layouts.items():
         before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
         comma = "" if before.endswith(b"(") else " " if before.endswith(b",") else ", "
-        yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}"
+        yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}", (line, column - 1)
     for (_, line, column, last, end, _), layout in edits.conversions.items():
         size = (last - line) * 10_000 + end - column
         # Written from the back: of those at one place, what is written first ends up last.
-        yield line, column, 2, size, f"{space.name}.convert_layout("
-        yield last, end, 1, size, f", {names[layout]})"
+        yield line, column, 2, size, f"{space.name}.convert_layout(", (line, column)
+        yield last, end, 1, size, f", {names[layout]})", (last, end)
 
 
 def _definition(
@@ -213,6 +210,11 @@ def _spelled(layout: Layout, names: Mapping[Any, str], space: Space) -> str:
         short = type(layout).__name__ in _SHORT
         parts.append(text if short else f"{field.name}={text}")
     return f"{home}({', '.join(parts)})"
+
+
+def spelled(layout: Layout, scope: Mapping[str, Any]) -> str:
+    """Return the expression that makes a layout in a kernel's file."""
+    return _spelled(layout, {}, Space.of(scope))
 
 
 def relaunched(text: str, kernel: str, warps: Mapping[int, int]) -> Optional[str]:

@@ -26,13 +26,16 @@ import ast
 import re
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 from gluon_core import language
 from gluon_core._triton import tl, unwrap
+from gluon_core.launch.jit import GluonJITFunction
+from gluon_core.layouts.base import Layout
 from gluon_write.form import free_name
+from gluon_write.source import spelled
 
-__all__ = ["Choice", "aligned_of", "chooser", "choices_of", "facts_of", "heuristics"]
+__all__ = ["Choice", "aligned_of", "chooser", "choices_of", "facts_of", "heuristics", "untold_of"]
 
 _MOST_FACTS = 4  # that tell the variants of a kernel apart
 _PLAIN = (bool, int, float, str)
@@ -65,16 +68,15 @@ def _letter(name: re.Match[str]) -> str:
 def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
     """Return what a kernel can ask about a launch: expression -> the text of its value."""
     fn = source.fn
-    facts = {}
+    scope = fn.get_capture_scope()
+    facts: dict[str, str] = {}
     dtypes = {str(v): n for n, v in vars(language).items() if isinstance(v, tl.dtype)}
     kinds = dtypes | {re.sub("^(u?)int", _letter, name): n for name, n in dtypes.items()}
     for index, param in enumerate(fn.params):
         value = unwrap(source.constants.get((index,)))
         kind = source.signature.get(param.name)
         if param.is_constexpr:
-            text = _spelled(value, dtypes, space)
-            if text is not None:
-                facts[param.name] = text
+            facts |= _constants(param.name, value, dtypes, space, scope)
             continue
         facts[f"{param.name} is None"] = str(kind == "constexpr" and value is None)
         facts[f"isinstance({param.name}, {space}.tuple)"] = str(isinstance(kind, tuple))
@@ -82,14 +84,48 @@ def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
             facts[f"isinstance({param.name}, {space}.tensor)"] = str(kind != "constexpr")
         if isinstance(kind, str) and kind.startswith("*") and kind[1:] in kinds:
             facts[f"{param.name}.dtype.element_ty"] = f"{space}.{kinds[kind[1:]]}"
+    for name in _around(fn):
+        facts |= _constants(name, scope[name], dtypes, space, scope)
     return {**facts, f"{space}.num_warps()": str(warps)}
 
 
-def _spelled(value: Any, dtypes: Mapping[str, str], space: str) -> Optional[str]:
+def untold_of(source: Any, facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the constants of a launch that no fact of it names."""
+    fn, words = source.fn, set(re.findall(r"\w+", " ".join(facts)))
+    scope = fn.get_capture_scope()
+    values = {p.name: source.constants.get((i,)) for i, p in enumerate(fn.params) if p.is_constexpr}
+    values |= {name: scope[name] for name in _around(fn)}
+    return {name: unwrap(value) for name, value in values.items() if name not in words}
+
+
+def _around(fn: Any) -> list[str]:
+    """Return the variables of the function that makes a kernel; each of its kernels has a copy of the functions."""
+    scope = fn.get_capture_scope()
+    names = [name for name in fn.fn.__code__.co_freevars if name in scope]
+    return [name for name in names if not isinstance(unwrap(scope[name]), GluonJITFunction)]
+
+
+def _constants(
+    name: str, value: Any, dtypes: Mapping[str, str], space: str, scope: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return what a kernel can ask about a constant, part by part."""
+    value = unwrap(value)
+    if isinstance(value, (tuple, list, tl.tuple)):
+        parts = [
+            _constants(f"{name}[{i}]", part, dtypes, space, scope) for i, part in enumerate(value)
+        ]
+        return {f"len({name})": str(len(parts))} | {
+            key: text for one in parts for key, text in one.items()
+        }
     if isinstance(value, tl.dtype):
-        name = dtypes.get(str(value))
-        return None if name is None else f"{space}.{name}"
-    return repr(value) if value is None or isinstance(value, _PLAIN) else None
+        kind = dtypes.get(str(value))
+        return {} if kind is None else {name: f"{space}.{kind}"}
+    if isinstance(value, Layout):
+        return {name: spelled(value, scope)}
+    if isinstance(value, GluonJITFunction):
+        known = next((word for word, other in scope.items() if unwrap(other) is value), None)
+        return {} if known is None else {name: known}
+    return {name: repr(value)} if value is None or isinstance(value, _PLAIN) else {}
 
 
 def aligned_of(source: Any) -> tuple[frozenset[str], int]:

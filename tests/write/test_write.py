@@ -354,31 +354,81 @@ def test_vectors_that_no_step_reads_are_left_out():
     )
 
 
-@pytest.mark.parametrize("read, right", [("1.0", True), ("ONE", False)])
-def test_functions_of_other_files(tmp_path, monkeypatch, read, right):
-    """A function is copied where the kernel's file has the names that its text reads."""
+def runs_as_written(path, monkeypatch, target="sm_90"):
+    """Return the written text of a file whose checks hold as before."""
+    text, _ = written(str(path), registry().target(target))
+    path.write_text(text)
+    monkeypatch.setenv("GLUON_TARGET", f"sim:{target}")
+    runpy.run_path(str(path), run_name="__main__")
+    return text
+
+
+def test_functions_of_other_files(tmp_path, monkeypatch):
+    """Functions are copied, and the file imports the names that their texts read."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    module = f"shared_{right}".lower()
     head = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
-    (tmp_path / f"{module}.py").write_text(
-        f"{head}ONE = gl.constexpr(1.0)\n@gluon.jit\ndef ones(N: gl.constexpr):\n    return gl.full([N], {read}, gl.float32)\n"
-        "@gluon.jit\ndef grown(x, N: gl.constexpr):\n    return x + ones(N)\n"
+    (tmp_path / "shared_steps.py").write_text(
+        "from gluon_core import jit, language as lang\nONE = lang.constexpr(1.0)\nK = lang.constexpr(2.0)\n"
+        "@jit\ndef ones(N: lang.constexpr):\n    return lang.full([N], ONE, lang.float32)\n"
+        "@jit\ndef twice(x):\n    return x * K\n"
+        "@jit\ndef grown(x, N: lang.constexpr):\n    return twice(x) + ones(N)\n"
+        "def factory(by):\n    @jit\n    def added(x, N: lang.constexpr):\n        return x + lang.full([N], by, lang.float32)\n"
+        "    return added\nadded = factory(lang.constexpr(3.0))\n"
     )
     path = tmp_path / "kernel.py"
     path.write_text(
-        f"import numpy as np\n{head}from {module} import grown\n"
-        '@gluon.jit(layouts="auto")\ndef kernel(x, N: gl.constexpr):\n    i = gl.arange(0, N)\n    gl.store(x + i, grown(gl.load(x + i), N))\n'
-        'if __name__ == "__main__":\n    x = np.zeros(64, np.float32)\n    kernel[(1,)](x, 64)\n    assert (x == 1).all()\n'
+        f"import numpy as np\n{head}import shared_steps as steps\nfrom shared_steps import grown as more\nK = 7\n"
+        '@gluon.jit(layouts="auto")\ndef kernel(x, N: gl.constexpr):\n    i = gl.arange(0, N)\n'
+        "    gl.store(x + i, steps.added(steps.grown(more(gl.load(x + i), N), N), N))\n"
+        'if __name__ == "__main__":\n    x = np.zeros(64, np.float32)\n    kernel[(1,)](x, 64)\n    assert (x == 6).all() and K == 7\n'
     )
-    if not right:
-        with pytest.raises(LayoutError, match="whose ONE the kernel's file has not"):
-            written(str(path), registry().target("sm_90"))
-        return
-    text, _ = written(str(path), registry().target("sm_90"))
-    assert f"# From {module}.py." in text and "def ones_kernel(" in text
-    path.write_text(text)
-    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
-    runpy.run_path(str(path), run_name="__main__")
+    text = runs_as_written(path, monkeypatch)
+    assert "# From shared_steps.py." in text and "steps.added" not in text
+    imports = text[: text.index("import gluon_core")].splitlines()
+    assert (
+        "from shared_steps import ONE" in imports
+        and "from gluon_core import language as lang" not in imports
+    )
+
+
+def test_constants_that_are_no_numbers_tell_launches_apart(tmp_path, monkeypatch):
+    """Functions, tuples, layouts, and what the function around a kernel passes it; else an error names them."""
+    head = "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+    text = (
+        f"{head}@gluon.jit\ndef plain(x):\n    return x + 1\n"
+        "def factory(by):\n    @gluon.jit\n    def ramp(x):\n        return x + by * gl.arange(0, 64)\n"
+        '    @gluon.jit(layouts="auto")\n    def kernel(x):\n        i = gl.arange(0, by * 64)\n        gl.store(x + i, by + gl.sum(gl.load(x + i), 0))\n'
+        "    return ramp, kernel\n"
+        "ramp, one = factory(gl.constexpr(1))\n_, more = factory(gl.constexpr(16))\n"
+        '@gluon.jit(layouts="auto")\ndef kernel(x, F: gl.constexpr, W: gl.constexpr):\n    i = gl.arange(0, 64)\n    x += i\n'
+        "    for j in gl.static_range(len(W)):\n        gl.store(x, F(gl.load(x)) * W[j])\n"
+        'if __name__ == "__main__":\n    for F, W, end in FORMS:\n        x = np.zeros(64, np.float32)\n'
+        "        kernel[(1,)](x, F, W)\n        assert x[1] == end\n"
+        "    for k, by in (one, 1), (more, 16):\n        x = np.ones(1024, np.float32)\n        k[(1,)](x)\n        assert x[0] == 65 * by\n"
+    )
+    path = tmp_path / "kernel.py"
+    forms = "[(plain, (2,), 2), (ramp, (2, 3), 9), (ramp, (), 0), (plain, (2, 4), 12)]"
+    path.write_text(text.replace("FORMS", forms))
+    changed = runs_as_written(path, monkeypatch)
+    assert all(word in changed for word in ("F == plain", "len(W) == 2", "by == 1")), changed
+    path.write_text(
+        text.replace("FORMS", "[(factory(gl.constexpr(n))[0], (1,), n) for n in (1, 2)]")
+    )
+    with pytest.raises(
+        LayoutError, match="launches of kernel with .* need functions of their own, and F is no"
+    ):
+        written(str(path), registry().target("sm_90"))
+
+
+def test_two_kernels_of_one_name(tmp_path, monkeypatch):
+    path = tmp_path / "kernel.py"
+    kernel = '@gluon.jit(layouts="auto")\ndef kernel(x):\n    gl.store(x + gl.arange(0, 64), {})\n'
+    path.write_text(
+        "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+        f"{kernel.format(1)}one = kernel\n{kernel.format(2)}\nx = np.zeros(64, np.float32)\n"
+        "one[(1,)](x)\nassert (x == 1).all()\nkernel[(1,)](x)\nassert (x == 2).all()\n"
+    )
+    assert "auto" not in runs_as_written(path, monkeypatch)
 
 
 def test_a_text_wants_no_machine_code(tmp_path, monkeypatch):
