@@ -29,7 +29,8 @@ class Imports:
 
     def __init__(self, kernel: Any, taken: set[str], lines: list[str]):
         self.file, self.home = kernel.fn.__code__.co_filename, f"{kernel.fn.__qualname__}."
-        self.scope, self.taken, self.lines = dict(kernel.get_capture_scope()), taken, lines
+        self.scope: dict[str, Any] = dict(kernel.get_capture_scope())
+        self.taken, self.lines = taken, lines
 
     def library(self) -> str:
         """Return the name that the file has for the library, by an import where it has none."""
@@ -121,7 +122,8 @@ def _first_of(tree: ast.Module) -> ast.stmt:
     function: Any = tree.body[0]
     first, *others = function.body
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return others[0] if documented and others else first
+    statement: ast.stmt = others[0] if documented and others else first
+    return statement
 
 
 def _constant(value: Any, space: str) -> Optional[str]:

@@ -129,18 +129,18 @@ def _insertions(
             named |= {partition_of(place, index): name for index, name in partitions_of(node)}
     for place, called in edits.calls.items():
         name = named[place]
-        end = name.end_lineno or name.lineno, name.end_col_offset or 0
         # Before a conversion of the call's result, which begins at the same place.
-        yield name.lineno, name.col_offset, 3, 0, called.name, end
+        last = name.end_lineno or name.lineno, name.end_col_offset or 0
+        yield name.lineno, name.col_offset, 3, 0, called.name, last
     for (_, _, _, line, column, _), layout in edits.layouts.items():
         before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
         comma = "" if before.endswith(b"(") else " " if before.endswith(b",") else ", "
         yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}", (line, column - 1)
-    for (_, line, column, last, end, _), layout in edits.conversions.items():
-        size = (last - line) * 10_000 + end - column
+    for (_, line, column, below, end, _), layout in edits.conversions.items():
+        size = (below - line) * 10_000 + end - column
         # Written from the back: of those at one place, what is written first ends up last.
         yield line, column, 2, size, f"{space.name}.convert_layout(", (line, column)
-        yield last, end, 1, size, f", {names[layout]})", (last, end)
+        yield below, end, 1, size, f", {names[layout]})", (below, end)
 
 
 def _definition(

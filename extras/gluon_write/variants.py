@@ -24,8 +24,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from gluon_core import language
@@ -89,6 +92,34 @@ def facts_of(source: Any, warps: int, space: str) -> dict[str, str]:
     return {**facts, f"{space}.num_warps()": str(warps)}
 
 
+@lru_cache(maxsize=16)
+def _bound_once(file: str) -> list[str]:
+    """Return the names that a file's own statements bind once, in none of its loops."""
+    try:
+        body = ast.parse(Path(file).read_text()).body
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return []
+    bound: Counter[str] = Counter()
+    while body:
+        node = body.pop()
+        inner = [
+            n for n in ast.iter_child_nodes(node) if isinstance(n, (ast.stmt, ast.excepthandler))
+        ]
+        loop = isinstance(node, (ast.For, ast.While))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound[node.name] += 1
+            continue
+        for one in ast.walk(node) if loop else ast.iter_child_nodes(node):
+            words = [one] if loop else [] if isinstance(one, ast.stmt) else list(ast.walk(one))
+            names = [
+                n.id for n in words if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            ]
+            bound.update(names * (2 if loop else 1))
+            bound.update(a.asname or a.name for a in words if isinstance(a, ast.alias))
+        body += [] if loop else inner  # type: ignore[arg-type]
+    return [name for name, count in bound.items() if count == 1]
+
+
 def untold_of(source: Any, facts: Mapping[str, str]) -> dict[str, Any]:
     """Return the constants of a launch that no fact of it names."""
     fn, words = source.fn, set(re.findall(r"\w+", " ".join(facts)))
@@ -123,8 +154,10 @@ def _constants(
     if isinstance(value, Layout):
         return {name: spelled(value, scope)}
     if isinstance(value, GluonJITFunction):
-        known = next((word for word, other in scope.items() if unwrap(other) is value), None)
-        return {} if known is None else {name: known}
+        once = _bound_once(scope["__file__"]) if "__file__" in scope else ()
+        known = (word for word in once if unwrap(scope.get(word)) is value)
+        word = next((word for word in known if word != name.partition("[")[0]), None)
+        return {} if word is None else {name: word}
     return {name: repr(value)} if value is None or isinstance(value, _PLAIN) else {}
 
 
