@@ -13,7 +13,7 @@ from gluon_core.launch.jit import GluonJITFunction
 from gluon_write.index_forms import IndexForms, NoIndex
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, stores
+from gluon_write.syntax import argument, nodes_in, stores
 
 __all__ = ["Kind", "NoSteps", "SoftmaxSteps"]
 
@@ -73,12 +73,20 @@ class SoftmaxSteps(IndexForms):
     Attributes:
         step: name of the number of columns of a step. loop, variable: the loop, and its variable.
         now: name -> what it is behind the statements that were read. carried: names that a step reads of the one before.
+        assigned: name -> the statements that assign it, loops and branches around them left out.
         limits: numbers that columns of all loads and weights are below; None of neither.
     """
 
     def __init__(self, fn: Any, drawn: Sketch):
         super().__init__(fn, drawn)
         self.step = ""
+        self.assigned: dict[str, list[Any]] = {}
+        for node in nodes_in(self.tree):
+            if isinstance(node, ast.stmt) and not isinstance(
+                node, (ast.FunctionDef, ast.For, ast.If)
+            ):
+                for name in stores(node):
+                    self.assigned.setdefault(name, []).append(node)
 
     def begin(self, loop: ast.For, variable: str) -> None:
         """Begin to read a loop."""
@@ -96,11 +104,10 @@ class SoftmaxSteps(IndexForms):
 
     def is_range(self, node: ast.Name) -> bool:
         """Return True for a name of `gl.arange(0, step)`."""
-        assigned = [s for s in ast.walk(self.tree) if isinstance(s, ast.stmt) and node.id in stores(s)
-                    and not isinstance(s, (ast.FunctionDef, ast.For, ast.If))]  # fmt: skip
+        assigned = self.assigned.get(node.id, [])
         values = [s.value for s in assigned if isinstance(s, ast.Assign)]
         ranges = [value for value in values if self.ranges_columns(value)]
-        if ranges and (len(assigned) > 1 or not isinstance(assigned[0].targets[0], ast.Name)):  # type: ignore[attr-defined]
+        if ranges and (len(assigned) > 1 or not isinstance(assigned[0].targets[0], ast.Name)):
             raise NoSteps
         return bool(ranges)
 
