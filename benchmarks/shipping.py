@@ -181,9 +181,9 @@ print(time.perf_counter() - begin)
 BODIES = {  # in the order of importance
     "gluon_runtime": """
 from gluon_runtime import open_bundle
-found = open_bundle({bundle!r})
+opened = open_bundle({bundle!r})
 for i in range({count}):
-    found[f"k{{i}}"][1](x, y, 256, 256)
+    opened[f"k{{i}}"][1](x, y, 256, 256)
 """,
     "upstream with a warm disk cache": """
 import theirs

@@ -58,9 +58,9 @@ _HELPERS = """
 def portable_blocked_layout(shape, dtype):
     from gluon_core.portable.tiles import blocked_layout
 
-    made = blocked_layout(shape, dtype.primitive_bitwidth, NUM_WARPS, WARP_SIZE)
+    layout = blocked_layout(shape, dtype.primitive_bitwidth, NUM_WARPS, WARP_SIZE)
     return gl.BlockedLayout(
-        made.size_per_thread, made.threads_per_warp, made.warps_per_cta, made.order
+        layout.size_per_thread, layout.threads_per_warp, layout.warps_per_cta, layout.order
     )
 
 
@@ -68,15 +68,15 @@ def portable_blocked_layout(shape, dtype):
 def wmma_layout(version, transposed, warps_per_cta, instr_shape=None):
     from gluon_amd.layouts import AMDWMMALayout
 
-    made = AMDWMMALayout(
+    layout = AMDWMMALayout(
         version, transposed, warps_per_cta=warps_per_cta, instr_shape=instr_shape
     )
     spelling = WMMA_SPELLING
-    return gl.amd.AMDWMMALayout(version, transposed, instr_shape=made.instr_shape, **spelling)
+    return gl.amd.AMDWMMALayout(version, transposed, instr_shape=layout.instr_shape, **spelling)
 """
 _WMMA_SPELLING = (
     '{"warps_per_cta": warps_per_cta}',
-    '{"warp_bases": made.warp_bases, "reg_bases": made.reg_bases}',
+    '{"warp_bases": layout.warp_bases, "reg_bases": layout.reg_bases}',
 )
 
 

@@ -2,10 +2,10 @@
 
     from gluon_core.bundle import Bundle
 
-    made = Bundle()
-    made.add(softmax, signature={"x": "*fp32:16", "y": "*fp32:16", "n": "i32"},
+    bundle = Bundle()
+    bundle.add(softmax, signature={"x": "*fp32:16", "y": "*fp32:16", "n": "i32"},
              constexprs={"BLOCK": 1024}, target=["hopper", "gfx942"], num_warps=8)
-    made.write("kernels.glb")
+    bundle.write("kernels.glb")
 
 `gluon_runtime.open_bundle("kernels.glb")["softmax"][grid](x, y, n)` launches it, and so does
 `softmax[grid](...)` under `GLUON_BUNDLE=kernels.glb`. The format is described in docs/bundles.md.

@@ -1,7 +1,7 @@
 """One launch on two targets, such as the simulator and a GPU, and how far apart their results are.
 
-    found = run_both(lambda args, target: kernel[grid](*args.values(), target=target), arrays, sim, gpu)
-    assert all(d.exact for d in found)
+    differences = run_both(lambda args, target: kernel[grid](*args.values(), target=target), arrays, sim, gpu)
+    assert all(d.exact for d in differences)
 
 Arrays are NumPy's here, and go to each target in the form it takes. Every array is compared, those that
 a kernel should leave alone too.

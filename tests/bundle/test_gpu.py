@@ -90,13 +90,13 @@ def test_a_process_without_triton_and_gluon_core(path):
     sys.modules["triton"] = sys.modules["gluon_core"] = None  # to import either is an error
     import torch
     from gluon_runtime import open_bundle
-    found = open_bundle(sys.argv[1])
+    bundle = open_bundle(sys.argv[1])
     x = torch.randn(2048, device="cuda")
     y = torch.zeros_like(x)
-    found["scale"][4](x, y, 2000, 2.5, 512)
+    bundle["scale"][4](x, y, 2000, 2.5, 512)
     expected = torch.where(torch.arange(2048, device="cuda") < 2000, x * 2.5, 0)
     torch.testing.assert_close(y, expected)
-    found["scale"](x, y, 2048, 3.0)
+    bundle["scale"](x, y, 2048, 3.0)
     torch.testing.assert_close(y, x * 3.0)
     print("launched")
     """

@@ -241,9 +241,9 @@ def test_processes_write_one_entry_at_once(folder):
     root = os.path.dirname(os.path.dirname(gluon.__file__))
     body = KILLED.replace("left = int(sys.argv[1])", "left = 1 << 30; import time").replace(
         "\ngluon.compile(",
-        "\nsys.stdin.read()\nmade = gluon.compile(",
+        "\nsys.stdin.read()\ncompiled = gluon.compile(",
     )
-    body += "sys.stdout.buffer.write(made.asm['cubin'])"
+    body += "sys.stdout.buffer.write(compiled.asm['cubin'])"
     command = [sys.executable, "-W", "ignore", "-c", body]
     started = [
         subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -375,9 +375,9 @@ def test_another_process_finds_the_entry(tmp_path):
             ran = []
             real = driver.run_stages
             driver.run_stages = lambda *a, **k: (ran.append(1), real(*a, **k))[1]
-            made = gluon.compile(kernel, target="sm_80", signature={"y": "*i32"},
+            compiled = gluon.compile(kernel, target="sm_80", signature={"y": "*i32"},
                                  constexprs={"L": LAYOUT, "f": helper})
-            print(made.hash, len(ran))
+            print(compiled.hash, len(ran))
             """
         )
     )

@@ -510,14 +510,14 @@ CONSTANTS = dict(
     layout=gl.BlockedLayout([1], [32], [4], [0]), dtype=gl.float32, partly=__import__("functools").partial(plain, 1),
     module_attribute=lib.uses_module,
 )
-found = {}
+keys = {}
 for kernel in KERNELS:
     source = gluon.GluonASTSource(kernel, {"x": "*fp32"})
-    found[kernel.__name__] = source.hash(), source.identity().lasting
+    keys[kernel.__name__] = source.hash(), source.identity().lasting
 for name, value in CONSTANTS.items():
     source = gluon.GluonASTSource(put, {"x": "*fp32"}, {"WHAT": value})
-    found["constant " + name] = source.hash(), source.identity().lasting
-print(json.dumps(found))
+    keys["constant " + name] = source.hash(), source.identity().lasting
+print(json.dumps(keys))
 """
 LIBRARY = """
 import gluon_core as gluon

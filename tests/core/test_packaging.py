@@ -228,16 +228,16 @@ for target, suffix in (("sim:sm_90", None), ("sm_90", "cubin"), ("gfx942", "hsac
         assert (x == 2).all()
     else:
         warp = registry().target(target).warp_size
-        made = gluon.compile(double, target, signature={"x": "*fp32", "n": "i32"},
+        compiled = gluon.compile(double, target, signature={"x": "*fp32", "n": "i32"},
                              constexprs={"BLOCK": 256, "LAYOUT": layout[warp]})
-        assert made.asm[suffix][:4] == b"\\x7fELF"
+        assert compiled.asm[suffix][:4] == b"\\x7fELF"
 from gluon_bundle import Bundle
 import gluon_runtime
 
-made = Bundle()
+bundle = Bundle()
 for target, warp in (("sm_90", 32), ("gfx942", 64)):
-    made.add(double, {"x": "*fp32", "n": "i32"}, {"BLOCK": 256, "LAYOUT": layout[warp]}, target=target)
-made.write("double.glb")
+    bundle.add(double, {"x": "*fp32", "n": "i32"}, {"BLOCK": 256, "LAYOUT": layout[warp]}, target=target)
+bundle.write("double.glb")
 assert list(gluon_runtime.open_bundle("double.glb")) == ["double"]
 assert (gluon_runtime.c_sources() / "gluon_bundle.h").is_file()
 print("well")

@@ -138,13 +138,13 @@ def test_every_spelling_of_its_namespaces_is_one_module(installed):
 MISSING = """
 import json
 from gluon_core import language as gl
-found = {}
+names_and_errors = {}
 def note(key, action):
     try:
         action()
     except Exception as error:
         names = [c.__name__ for c in type(error).__mro__]
-        found[key] = [names, str(error)]
+        names_and_errors[key] = [names, str(error)]
 def host(): import gluon_core.acme
 def deep(): from gluon_core.language.acme.anvil import add_clamped
 def typo(): import gluon_core.language.acme.anvill
@@ -152,7 +152,7 @@ def vendor(): import gluon_core.language.acne
 note("attribute", lambda: gl.acme)
 note("host", host); note("deep", deep); note("typo", typo); note("vendor", vendor)
 note("near", lambda: gl.acne); note("dunder", lambda: gl.__nothing__)
-print(json.dumps(found))
+print(json.dumps(names_and_errors))
 """
 
 
@@ -206,9 +206,9 @@ print(json.dumps(bool(np.array_equal(out, np.clip(x + y, -1, 1)))))
 
 COMPILE = """
 signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
-made = gluon.compile(clamped, target=TARGET, signature=signature, constexprs={"BLOCK": 128})
-assert isinstance(made.asm["anvil"], bytes)
-print(json.dumps([made.asm["anvil"].decode().splitlines()[0], made.asm["anvil"].decode().count("acme_add_clamped")]))
+compiled = gluon.compile(clamped, target=TARGET, signature=signature, constexprs={"BLOCK": 128})
+assert isinstance(compiled.asm["anvil"], bytes)
+print(json.dumps([compiled.asm["anvil"].decode().splitlines()[0], compiled.asm["anvil"].decode().count("acme_add_clamped")]))
 """
 
 
@@ -258,12 +258,12 @@ def copies(x, out, BLOCK: gl.constexpr, WAITS: gl.constexpr):
 
 x, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
 copies[(1,)](x, out, 128, True)
-found = [bool((x == out).all())]
+answers = [bool((x == out).all())]
 try:
     copies[(1,)](x, out, 128, False)
 except GluonError as error:
-    found += [type(error).__name__, error.span.line, str(error)]
-print(json.dumps(found))
+    answers += [type(error).__name__, error.span.line, str(error)]
+print(json.dumps(answers))
 """
 
 
@@ -303,18 +303,18 @@ wanted = np.pad(x, ((0, 0), (0, 14)))[:, 32:64]
 out = np.zeros((40, 32), np.float32)
 source = TileMap(x, x.shape, (50, 1), (16, 32), gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
 tiles[(3,)](source, out, 40, True, 16)
-found = [bool((out == wanted).all())]
+answers = [bool((out == wanted).all())]
 for waits, rows, target in ((False, 16, None), (True, 8, None), (True, 16, "sim:sm_90")):
     try:
         tiles[(3,)](source, out, 40, waits, rows, **({"target": target} if target else {}))
-        found.append(["no error", ""])
+        answers.append(["no error", ""])
     except GluonError as error:
-        found.append([type(error).__name__, str(error)])
+        answers.append([type(error).__name__, str(error)])
 try:
     TileMap(x.reshape(40, 25, 2), (40, 25, 2), (50, 2, 1), (8, 8, 2), source.layout)
 except GluonError as error:
-    found.append([type(error).__name__, str(error)])
-print(json.dumps(found))
+    answers.append([type(error).__name__, str(error)])
+print(json.dumps(answers))
 """
 
 
@@ -381,17 +381,17 @@ CLASHES = """
 import json
 from gluon_core.registry.load import registry
 r = registry()
-found = {}
+targets = {}
 SPECS = (
     "hopper", "sim:hopper", "sm_80", "nvidia:hopper", "h100", "forge:hopper", "amboss",
     "sim:forge:hopper", "forge:sm_80", "nvidia:sm_80"
 )
 for spec in SPECS:
     try:
-        found[spec] = str(r.target(spec))
+        targets[spec] = str(r.target(spec))
     except Exception as error:
-        found[spec] = f"{type(error).__name__}: {error}"
-print(json.dumps([found, sorted(c.name for c in r.clashes), sorted(r.backends), list(r.failures)]))
+        targets[spec] = f"{type(error).__name__}: {error}"
+print(json.dumps([targets, sorted(c.name for c in r.clashes), sorted(r.backends), list(r.failures)]))
 """
 
 

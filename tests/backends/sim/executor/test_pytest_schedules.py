@@ -73,9 +73,9 @@ def test_the_marker_runs_a_test_under_that_many_schedules(run):
 @pytest.mark.gluon_schedules(5)
 def test_it(gluon_schedule):
     from gluon_sim.settings import current
-    found = current()
-    assert (found.schedule, found.seed) == (gluon_schedule.name, gluon_schedule.seed)
-    assert found.races and (run(256) == 1).all()
+    settings = current()
+    assert (settings.schedule, settings.seed) == (gluon_schedule.name, gluon_schedule.seed)
+    assert settings.races and (run(256) == 1).all()
 
 def test_other():
     from gluon_sim.settings import Settings, current
