@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from traceback import walk_stack
 from typing import Any, Callable, TypeVar
 
 from gluon_core import _triton
@@ -24,11 +25,14 @@ def aggregate(cls: C) -> C:
     """
     if "__init__" not in vars(cls) and not _triton.has(AGGREGATE_CONSTRUCTORS):
         setattr(cls, "__init__", _constructor(cls))  # noqa: B010 - of a TypeVar
-    names: Any = sys._getframe(1)  # a file may postpone its annotations
-    scope = {**names.f_globals, **names.f_locals}
+    frames = [
+        frame for frame, _ in walk_stack(sys._getframe(1))
+    ]  # a file may postpone its annotations
+    own = (frame for frame in frames if frame.f_globals.get("__name__") == cls.__module__)
+    names, module = next(own, frames[0]), sys.modules.get(cls.__module__)
+    scope = {**names.f_globals, **getattr(module, "__dict__", {}), **names.f_locals}
     cls.__annotations__ = inspect.get_annotations(cls, globals=scope, eval_str=True)
-    result: C = tl_core._aggregate(cls)
-    return result
+    return tl_core._aggregate(cls)  # type: ignore[no-any-return]
 
 
 def _constructor(cls: type) -> Callable[..., None]:
@@ -63,10 +67,8 @@ def aggregate_replace(instance: T, **changes: Any) -> T:
     Raises:
         ArgumentError: not an aggregate, or no such field.
     """
-    native = getattr(tl_core, "aggregate_replace", None)
-    if native is not None:
-        replaced: T = native(instance, **changes)
-        return replaced
+    if hasattr(tl_core, "aggregate_replace"):
+        return tl_core.aggregate_replace(instance, **changes)  # type: ignore[no-any-return]
     kind: Any = type(instance)
     if not getattr(kind, "__triton_aggregate__", False):
         raise ArgumentError("not an aggregate", argument="instance", got=repr(instance))

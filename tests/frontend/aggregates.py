@@ -23,3 +23,8 @@ class Mean:
 class Pair:
     first: gl.tuple
     second: gl.tensor
+
+
+def decorated(cls):
+    """Decorate a class of another module."""
+    return gluon.aggregate(cls)

@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import ArgumentError, DtypeError
-from tests.frontend.aggregates import Mean, Pair
+from tests.frontend.aggregates import Mean, Pair, decorated
 
 LAYOUT = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
 
@@ -29,6 +29,22 @@ def test_fields_by_place_and_by_name_and_defaults(target):
     out = np.zeros(128, np.float32)
     kernel[(1,)](x, out, 4, target=target)
     np.testing.assert_array_equal(out, 6 * x.mean(0))
+
+
+def test_annotations_are_read_where_the_class_is_written():
+    """They are text here; the decorator is called in another module, which has other names."""
+    number = gl.constexpr
+
+    class Step:
+        size: number
+        previous: Mean
+        near: Size
+
+    decorated(Step)
+    assert list(Step.__annotations__.values()) == [gl.constexpr, Mean, gl.tuple]
+
+
+Size = gl.tuple
 
 
 @gluon.jit
