@@ -356,7 +356,9 @@ class LoopReader(Form):
             along = (self._lies_along_depth(index, call, loop) for index in range(2))
             place = place_of(call, self.number)
             return place is not None and self.drawn.bytes.get(place, False) and all(along)
-        return second.bits == 16 and (first is None or first.bits == 16)
+        if second.bits != 16 or first is not None and first.bits != 16:
+            return False
+        return place_of(call, self.number) not in self.drawn.unaided
 
     def _lies_along_depth(self, index: int, call: ast.Call, loop: Loop) -> bool:
         """Return True if a tile's neighbours in memory are those that a product adds: units read bytes so alone."""
