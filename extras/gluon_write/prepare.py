@@ -16,6 +16,7 @@ from gluon_write.inline import makers_inlined, makes, steps_inlined
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.methods import methods_called
 from gluon_write.named_operands import with_named_operands
+from gluon_write.packed_rows import with_packed_rows
 from gluon_write.per_call import per_call
 from gluon_write.quotients import divided_once
 from gluon_write.sketch import Sketch
@@ -52,7 +53,9 @@ def prepared(
         fn, drawn = copied, traced(copied)
     fn, drawn = taken_in_loops(fn, drawn, traced)
     kept = partial(with_kept_rows, threads=warps * target.warp_size)
-    for written in (divided_once, gathered_along_first, with_named_operands, kept, in_whole_steps):
+    named = with_named_operands
+    packed = with_packed_rows
+    for written in (divided_once, gathered_along_first, named, packed, kept, in_whole_steps):
         whole = written(fn, drawn)
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
