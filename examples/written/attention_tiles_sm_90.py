@@ -178,8 +178,14 @@ def attention_rows(
 
 
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, *fp16:16, i32:16, fp32.
+# Launched with launch_pdl=True, it begins while the kernel in front ends.
 @gluon.jit
 def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    # The kernel in front may still run; the one behind may begin.
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
+        gl.int32, False, 1
+    )
     first = gl.program_id(1) * length
     q_tiles = gl.portable.descriptor(q + first * D, [length, D], [D, 1], [BM // 2, D])
     k_tiles = gl.portable.descriptor(k + first * D, [length, D], [D, 1], [BN, D])
@@ -204,7 +210,7 @@ if __name__ == "__main__":
     q, k, v = (rng.standard_normal((1, 288, 128)).astype(np.float16) for _ in range(3))
     out = np.zeros_like(q)
     scale = 0.125 * 1.44269504  # log2(e): exponentials are powers of 2
-    attention[(3, 1)](q, k, v, out, 288, scale, D=128, BM=128, BN=128, num_warps=8, num_stages=2)
+    attention[(3, 1)](q, k, v, out, 288, scale, D=128, BM=128, BN=128, num_warps=8, num_stages=2, launch_pdl=True)
     score = q.astype(np.float32) @ k.astype(np.float32).transpose(0, 2, 1) * 0.125
     weight = np.exp(score - score.max(-1, keepdims=True))
     wanted = weight @ v.astype(np.float32) / weight.sum(-1, keepdims=True)

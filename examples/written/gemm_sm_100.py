@@ -64,8 +64,14 @@ def matmul_copies(tiles, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr
 
 
 # Layouts for nvidia:sm_100, *fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16.
+# Launched with launch_pdl=True, it begins while the kernel in front ends.
 @gluon.jit
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    # The kernel in front may still run; the one behind may begin.
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
+        gl.int32, False, 1
+    )
     if gl.program_id(1) * gl.num_programs(0) + gl.program_id(0) >= gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1):
         return
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
@@ -89,6 +95,6 @@ if __name__ == "__main__":
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((128, 128)).astype(np.float16) for _ in range(2))
     c = np.zeros((128, 128), np.float16)
-    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64)
+    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64, launch_pdl=True)
     wanted = a.astype(np.float32) @ b.astype(np.float32)
     print("right:", np.allclose(c, wanted, atol=0.05))

@@ -11,9 +11,14 @@ from gluon_core import language as gl
 @gluon.jit
 def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Multiply the tiles of each step."""
+    # The kernel in front may still run; the one behind may begin.
     # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
+    )
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
+        gl.int32, False, 1
     )
     slot = tiles.consumer()
     # Described here, while the first tiles come.
@@ -41,6 +46,11 @@ def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: g
 def matmul_copies_0(tiles, a, M, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Copy the tiles of each step."""
     # Described here, while other partitions describe other tensors.
+    # The kernel in front may still run; the one behind may begin.
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
+        gl.int32, False, 1
+    )
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     tiles = tiles.part(0, a_tiles)
     slot = tiles.producer()
@@ -58,6 +68,11 @@ def matmul_copies_0(tiles, a, M, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.c
 def matmul_copies_1(tiles, b, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Copy the tiles of each step."""
     # Described here, while other partitions describe other tensors.
+    # The kernel in front may still run; the one behind may begin.
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
+        gl.int32, False, 1
+    )
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
     tiles = tiles.part(1, b_tiles)
     slot = tiles.producer()
@@ -72,6 +87,7 @@ def matmul_copies_1(tiles, b, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.c
 
 
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16.
+# Launched with launch_pdl=True, it begins while the kernel in front ends.
 @gluon.jit
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     if gl.program_id(1) * gl.num_programs(0) + gl.program_id(0) >= gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1):
@@ -95,6 +111,6 @@ if __name__ == "__main__":
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((128, 128)).astype(np.float16) for _ in range(2))
     c = np.zeros((128, 128), np.float16)
-    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64)
+    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64, launch_pdl=True)
     wanted = a.astype(np.float32) @ b.astype(np.float32)
     print("right:", np.allclose(c, wanted, atol=0.05))

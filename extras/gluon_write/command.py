@@ -25,7 +25,7 @@ from gluon_write.form import free_name
 from gluon_write.port import port
 from gluon_write.preferred import chosen_form
 from gluon_write.solve import Solution
-from gluon_write.source import explicit_text, relaunched, replaced
+from gluon_write.source import explicit_text, launched_early, relaunched, replaced
 from gluon_write.unknowns import Graph
 from gluon_write.variants import aligned_of, choices_of, chooser, facts_of, heuristics, untold_of
 
@@ -166,6 +166,8 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
             if changed is None:
                 variants = _variants(listed, target, fewer=False)
             text = changed or text
+        if all(one.graph.dependent for one in variants):
+            text = launched_early(text, name)
         imports = _imports(listed[0], text, imported)
         definitions.append((line, name, *_definition(variants, target, text, imports)))
     for line, name, head, definition in sorted(definitions, reverse=True):
@@ -311,6 +313,8 @@ def _heading(variant: _Variant, target: Target) -> str:
     asked, warps = max(map(_asked, variant.forms)), variant.graph.warps
     if asked != warps:
         text += f"# Launched with num_warps={warps}: more would only copy, and hold registers that a group of rows needs.\n"
+    if variant.graph.dependent:
+        text += "# Launched with launch_pdl=True, it begins while the kernel in front ends.\n"
     if not variant.solution.exact:
         text += f"# {variant.solution.words().capitalize()}.\n"
     return text

@@ -20,6 +20,7 @@ from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.byte_operands import lines_of
 from gluon_write.converted_operands import converted_operands, through_buffers
+from gluon_write.dependent import awaiting, waits
 from gluon_write.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.first_products import with_first_products
 from gluon_write.graph import build
@@ -102,9 +103,10 @@ def chosen_for(
         return sketch(fn, signature, constexprs, attrs, target, asked)
 
     try:
-        return _finished(
-            *prepared(fn, traced, target, int(options.num_warps)), traced, target, options, fewer
-        )
+        fn, drawn = prepared(fn, traced, target, int(options.num_warps))
+        graph, solution = _finished(fn, drawn, traced, target, options, fewer)
+        graph.dependent = waits(graph.jits) and not waits(drawn.jits)
+        return graph, solution
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
         return chosen_for(fn, signature, constexprs, attrs, target, options, False)
@@ -124,6 +126,7 @@ def _finished(
     before = drawn
     fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     fn, drawn = with_short_form(fn, drawn, before, traced, target, int(options.num_warps), again)
+    fn, drawn = awaiting(fn, drawn, traced, target, options)
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
         if ahead is not fn:
@@ -476,8 +479,8 @@ def explicit(
     attrs: Mapping[tuple[int, ...], Any],
     target: Target,
     options: Any,
-) -> tuple[Any, dict[str, Any], int]:
-    """Return a kernel's syntax tree with the layouts for a target, the names that it reads, and its warps.
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return a kernel's syntax tree with the layouts for a target, the names that it reads, and the options of its launch that are chosen.
 
     Raises:
         LayoutError: no layouts fit.
@@ -488,7 +491,9 @@ def explicit(
         note = f"{fn.__name__}: {solution.words()}"
         code = fn.fn.__code__
         warnings.warn_explicit(note, KernelWarning, code.co_filename, code.co_firstlineno)
-    return *_explicit(edits_of(graph, solution), graph), graph.warps
+    chosen = {"num_warps": graph.warps, "asked_warps": int(options.num_warps)}
+    chosen |= {"launch_pdl": True} if graph.dependent else {}
+    return *_explicit(edits_of(graph, solution), graph), chosen
 
 
 def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:

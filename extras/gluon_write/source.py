@@ -21,7 +21,7 @@ from gluon_write.solve import Solution
 from gluon_write.tidy import tidied
 from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
-__all__ = ["explicit_text", "relaunched", "replaced", "spelled"]
+__all__ = ["explicit_text", "launched_early", "relaunched", "replaced", "spelled"]
 
 _SHORT = ("BlockedLayout", "SliceLayout")  # readers know the order of their arguments
 # Line, column in bytes, order there, the text, and the end of what it takes the place of.
@@ -223,14 +223,12 @@ def relaunched(text: str, kernel: str, warps: Mapping[int, int]) -> Optional[str
     Args:
         warps: number that launches ask for -> the one to ask for.
     """
-    numbers = []
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
-            continue
-        name = node.func.value
-        called = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", None)
-        if called == kernel:
-            numbers += [word.value for word in node.keywords if word.arg == "num_warps"]
+    numbers = [
+        word.value
+        for node in _launches(text, kernel)
+        for word in node.keywords
+        if word.arg == "num_warps"
+    ]
     asked = [number.value for number in numbers if isinstance(number, ast.Constant)]
     if len(asked) < len(numbers) or any(w not in asked for w in warps if warps[w] != w):
         return None
@@ -240,6 +238,33 @@ def relaunched(text: str, kernel: str, warps: Mapping[int, int]) -> Optional[str
         if count is not None:
             before, after = line[: number.col_offset], line[number.end_col_offset :]
             lines[number.lineno - 1] = before + str(count).encode() + after
+    return b"\n".join(lines).decode() + "\n"
+
+
+def _launches(text: str, kernel: str) -> list[ast.Call]:
+    """Return the calls `kernel[grid](...)` of a file."""
+    calls = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+            name = node.func.value
+            called = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", None)
+            calls += [node] if called == kernel else []
+    return calls
+
+
+def launched_early(text: str, kernel: str) -> str:
+    """Return a file's text whose launches of a kernel let it begin while the kernel in front ends."""
+    lines = [line.encode() for line in text.splitlines()]
+    launches = [n for n in _launches(text, kernel) if isinstance(n.func.value, ast.Name)]  # type: ignore[attr-defined]
+    ends = [
+        max((arg.end_lineno or 0, arg.end_col_offset or 0) for arg in given)
+        for node in launches
+        if all(word.arg != "launch_pdl" for word in node.keywords)
+        if (given := [*node.args, *(word.value for word in node.keywords)])
+    ]
+    for line, column in sorted(ends, reverse=True):
+        held = lines[line - 1]
+        lines[line - 1] = held[:column] + b", launch_pdl=True" + held[column:]
     return b"\n".join(lines).decode() + "\n"
 
 

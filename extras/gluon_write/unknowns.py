@@ -199,6 +199,7 @@ class Graph:
         jits: the kernel and the functions that it calls, by number.
         called: place of a call -> the function.
         contexts: the calls around each function that a pass has changed.
+        dependent: the kernel waits for the one in front of it, and can be placed before that has ended.
         candidates: the layouts of each unknown, once somebody asked; few of them, or all.
     """
 
@@ -209,6 +210,7 @@ class Graph:
     jits: list[Any]
     called: dict[Place, Any]
     contexts: list[tuple[Place, ...]] = field(default_factory=list)
+    dependent: bool = False
     candidates: dict[bool, dict[int, list[AnyLayout]]] = field(default_factory=dict, repr=False)
 
     def unit_loads(self) -> set[Place]:

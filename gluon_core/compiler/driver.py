@@ -294,9 +294,7 @@ def compile_source(
             raise sessions[0].no_machine_code[0]
         traced = time.monotonic()
         stage_done("trace", module, target)
-        metadata = {**vars(options), **_triton.invalidating_environment()}
-        if getattr(source.fn, "layouts", None):  # those that are chosen may be for fewer
-            metadata |= {"num_warps": sessions[0].num_warps, "asked_warps": options.num_warps}
+        metadata = {**vars(options), **_triton.invalidating_environment(), **sessions[0].chosen}
         metadata["triton_version"] = _triton.VERSION_TEXT
         metadata["target"] = str(target)
         metadata["hash"] = key

@@ -45,6 +45,7 @@ class Session:
     passing: Optional[PassedMultiples] = None  # to the function that is called next
     no_machine_code: list[CapabilityError] = field(default_factory=list)  # the reasons
     warnings: list[tuple[str, str, int]] = field(default_factory=list)  # text, file, line
+    chosen: dict[str, Any] = field(default_factory=dict)  # options of a launch
     specialized: bool = False  # while the functions of `warp_specialize` are generated
 
     def __post_init__(self) -> None:

@@ -73,7 +73,8 @@ def trace(
     if getattr(fn, "layouts", None) and kind is KernelGenerator:
         explicit = registry().service("write")
         facts = signature, constexprs, attrs, target, session.options
-        tree, scope, session.num_warps = explicit(fn, *facts)
+        tree, scope, session.chosen = explicit(fn, *facts)
+        session.num_warps = session.chosen["num_warps"]
     try:
         generator = cls(
             context,

@@ -1,0 +1,109 @@
+"""Kernels in partitions begin while the kernel in front of them ends."""
+
+import re
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_write.preferred import preferred_form
+from gluon_write.source import launched_early
+
+pytestmark = pytest.mark.once
+
+WAIT = 'gl.inline_asm_elementwise("griddepcontrol.wait;'
+
+
+@gluon.jit
+def wait():
+    """Wait for the kernel in front."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1
+    )
+
+
+@gluon.jit(layouts="auto")
+def multiply(a, b, c, counts, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, OWN: gl.constexpr):  # fmt: skip
+    """Multiply by tiles; with OWN, the kernel waits itself."""
+    if OWN:
+        wait()
+    row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [row, k])
+        y = gl.portable.load(b_tiles, [k, column])
+        acc = gl.portable.mma(x, y, acc)
+    gl.portable.store(c_tiles, [row, column], acc.to(c.dtype.element_ty))
+
+
+@gluon.jit(layouts="auto")
+def multiply_counted(a, b, c, counts, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr, OWN: gl.constexpr):  # fmt: skip
+    """Multiply by tiles, of which memory holds the number of rows."""
+    row, column, rows = gl.program_id(0) * BM, gl.program_id(1) * BN, gl.load(counts)
+    a_tiles = gl.portable.descriptor(a, [rows, K], [K, 1], [BM, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [row, k])
+        y = gl.portable.load(b_tiles, [k, column])
+        acc = gl.portable.mma(x, y, acc)
+    gl.portable.store(gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN]), [row, column], acc.to(gl.float16))  # fmt: skip
+
+
+def run(kernel, own=False):
+    """Return the kernel that ran, right on the simulator."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((128, 128)).astype(np.float16) for _ in range(2))
+    c, counts = np.zeros((128, 128), np.float16), np.array([128], np.int32)
+    sizes = 128, 128, 128, 128, 128, 64
+    with preferred_form("specialized"):
+        ran = kernel[(1, 1)](a, b, c, counts, *sizes, own, target="sim:sm_90")
+    assert np.allclose(c, a.astype(np.float32) @ b, atol=0.1)
+    return ran
+
+
+def test_partitions_wait(chosen_sources):
+    assert run(multiply).metadata.launch_pdl
+    kernel, *partitions = re.split(r"^def ", chosen_sources[0], flags=re.M)[1:]
+    assert WAIT not in kernel and len(partitions) == 3
+    for text in partitions:
+        assert text.count(WAIT) == 1 and text.index(WAIT) < text.index("gl.portable.descriptor(")
+
+
+def test_a_kernel_waits_in_front_of_its_loads(chosen_sources):
+    assert run(multiply_counted).metadata.launch_pdl
+    kernel, *partitions = re.split(r"^def ", chosen_sources[0], flags=re.M)[1:]
+    assert kernel.index(WAIT) < kernel.index("gl.load(counts)")
+    assert partitions and not any(WAIT in text for text in partitions)
+
+
+def test_own_waits_are_left_alone(chosen_sources):
+    assert not run(multiply, True).metadata.launch_pdl
+    assert chosen_sources[0].count("griddepcontrol") == 1
+
+
+def test_machine_code_waits_before_it_describes():
+    signature = dict.fromkeys("abc", "*fp16:16") | {"counts": "*i32:16"}
+    signature |= dict.fromkeys("MNK", "i32:16")
+    sizes = {"BM": 128, "BN": 128, "BK": 64, "OWN": False}
+    with preferred_form("specialized"):
+        kernel = gluon.compile(multiply, target="sm_90", signature=signature, constexprs=sizes)
+    assert kernel.metadata.launch_pdl
+    code = re.findall(
+        r"griddepcontrol\.wait|tensormap\.replace\.tile\.global_address|cp\.async\.bulk\.tensor|[ls]\w+\.global",
+        kernel.asm["ptx"],
+    )
+    assert code.count("griddepcontrol.wait") == 3 and code[0] == "griddepcontrol.wait"
+    assert sum("tensormap" in one for one in code) == 3
+
+
+def test_launches_ask_for_it():
+    text = "f[(1,)](a, b)\nf[g(\n    2)](\n    a, num_warps=8,\n)\ng[(1,)](a)\nf[(1,)](a, launch_pdl=no)\nf[(1,)]()\n"
+    assert launched_early(text, "f") == (
+        "f[(1,)](a, b, launch_pdl=True)\nf[g(\n    2)](\n    a, num_warps=8, launch_pdl=True,\n)\n"
+        "g[(1,)](a)\nf[(1,)](a, launch_pdl=no)\nf[(1,)]()\n"
+    )
