@@ -98,7 +98,7 @@ def _buffer(
     body = form.tree.body
     makers = [s for s in body if isinstance(s, ast.Assign) and s.value is load]
     users = [s for s in body if isinstance(s, ast.Expr) and s.value is store]
-    if None in (name, space) or isinstance(value, ast.Name) or not makers or not users:
+    if None in (name, space) or not makers or not users:
         return False
     named = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name) and n.id == name]
     if len(named) != 2 or mentions(makers[0].targets[0]) != {name}:
@@ -110,10 +110,11 @@ def _buffer(
     buffers, tile = (free_name(f"{name}_{word}", taken) for word in ("buffers", "stored_layout"))
     swizzled = SwizzledSharedLayout(1, 1, shape[1], [1, 0])
     first, last = value.lineno - 1, value.end_lineno - 1
+    across = "" if isinstance(value, ast.Name) else ".permute((1, 0))"
     begin = form.encoded[first][: value.col_offset]
     end = form.encoded[last][value.end_col_offset :]
     form.encoded[first : last + 1] = [
-        begin + f"{buffers}.index(0).permute((1, 0)).load({tile})".encode() + end
+        begin + f"{buffers}.index(0){across}.load({tile})".encode() + end
     ]
     indent = b" " * users[0].col_offset
     lines = [

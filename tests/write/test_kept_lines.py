@@ -89,6 +89,24 @@ def test_results(target, dtype, warps, tiles, size, chosen_sources):
     assert f"dtype, [{tiles}, 64, 64]" in text or not tiles
 
 
+@gluon.jit(layouts="auto")
+def addressed_across(x, out, M, N, B: gl.constexpr):
+    """Transpose each matrix of a batch by the addresses of its result."""
+    base = gl.program_id(2).to(gl.int64) * M * N
+    i, j = gl.program_id(0) * B + gl.arange(0, B), gl.program_id(1) * B + gl.arange(0, B)
+    inside = (i < M)[:, None] & (j < N)[None, :]
+    tile = gl.load(x + base + i[:, None] * N + j[None, :], mask=inside)
+    gl.store(out + base + j[None, :] * M + i[:, None], tile, mask=inside)
+
+
+def test_addresses_that_transpose(chosen_sources):
+    x = np.random.default_rng(0).standard_normal((2, 75, 91)).astype(np.float16)
+    out = np.zeros((2, 91, 75), np.float16)
+    addressed_across[(2, 2, 2)](x, out, 75, 91, 64, target="sim:hopper", num_warps=4)
+    assert (out == x.transpose(0, 2, 1)).all()
+    assert "dtype, [3, 64, 64]" in chosen_sources[0]
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "dtype, warps, change",
