@@ -34,6 +34,7 @@ from gluon_write.lane_sums import summed_by_lanes
 from gluon_write.largest import with_scaled_maxima
 from gluon_write.load_order import ordered
 from gluon_write.loads_ahead import loaded_ahead
+from gluon_write.moving_bases import with_moving_bases
 from gluon_write.operand_buffers import with_operand_buffers
 from gluon_write.partition_choice import FewerWarps, in_partitions
 from gluon_write.preferred import chosen_form
@@ -386,6 +387,12 @@ def _ahead(
             lines = lines_of(build(drawn, target.warp_size, warps))
         yield prefetched(fn, drawn, stages, target.has, warps, room, lines=lines)
         narrow = _narrow(build(drawn, target.warp_size, warps))
+        moved = with_moving_bases(fn, drawn, narrow)
+        if moved is not fn:
+            own = traced(moved)
+            rest = _narrow(build(own, target.warp_size, warps))
+            ahead = prefetched(moved, own, stages, target.has, warps, room, rest, lines)
+            yield ahead if ahead is not moved else fn
         if narrow:
             yield prefetched(fn, drawn, stages, target.has, warps, room, narrow, lines)
     elif stages > 1:

@@ -257,10 +257,10 @@ def launched_early(text: str, kernel: str) -> str:
     lines = [line.encode() for line in text.splitlines()]
     launches = [n for n in _launches(text, kernel) if isinstance(n.func.value, ast.Name)]  # type: ignore[attr-defined]
     ends = [
-        max((arg.end_lineno or 0, arg.end_col_offset or 0) for arg in given)
+        max((arg.end_lineno or 0, arg.end_col_offset or 0) for arg in passed)
         for node in launches
         if all(word.arg != "launch_pdl" for word in node.keywords)
-        if (given := [*node.args, *(word.value for word in node.keywords)])
+        if (passed := [*node.args, *(word.value for word in node.keywords)])
     ]
     for line, column in sorted(ends, reverse=True):
         held = lines[line - 1]
