@@ -12,6 +12,7 @@ import re
 from typing import Any, Callable, Optional
 
 from gluon_core import portable
+from gluon_write.constant_branches import with_taken_branches
 from gluon_write.form import Form, changed_copy, factor, free_name, one_line
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import stores
@@ -174,7 +175,8 @@ class _Body:
             del body[0]  # the docstring
         if body:
             first = body[0]
-            lines += self._renamed(names, first.lineno, last.lineno - 1, first.col_offset)
+            rows = self._renamed(names, first.lineno, last.lineno - 1, first.col_offset)
+            lines += with_taken_branches("\n".join(rows) + "\n").splitlines()
         value = last.value
         results = value.elts if isinstance(value, ast.Tuple) else [value]
         texts = [self._word(result, names) for result in results]

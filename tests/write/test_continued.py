@@ -115,6 +115,7 @@ def test_copies_go_on_with_the_steps_of_the_next_call(length, columns, chosen_so
     assert text.count("= gl.allocate_shared_memory(k") == (1 if joined else 2)
     if joined:
         assert text.count("wait_group(0)") == 1 and "_ahead < middle" not in text
+        assert "if True:" not in text and "if False:" not in text
         score = np.where(
             np.tri(length, dtype=bool), q.astype(np.float32) @ k.T.astype(np.float32), -np.inf
         )
