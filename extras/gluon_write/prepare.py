@@ -19,6 +19,7 @@ from gluon_write.named_operands import with_named_operands
 from gluon_write.packed_rows import with_packed_rows
 from gluon_write.per_call import per_call
 from gluon_write.quotients import divided_once
+from gluon_write.relaxed_sums import with_relaxed_sums
 from gluon_write.sketch import Sketch
 from gluon_write.unrolled import unrolled
 from gluon_write.whole_steps import in_whole_steps
@@ -53,9 +54,10 @@ def prepared(
         fn, drawn = copied, traced(copied)
     fn, drawn = taken_in_loops(fn, drawn, traced)
     kept = partial(with_kept_rows, threads=warps * target.warp_size)
-    named = with_named_operands
-    packed = with_packed_rows
-    for written in (divided_once, gathered_along_first, named, packed, kept, in_whole_steps):
+    for written in (
+        divided_once, gathered_along_first, with_named_operands, with_packed_rows, kept,
+        in_whole_steps, with_relaxed_sums,
+    ):  # fmt: skip
         whole = written(fn, drawn)
         if whole is not fn:
             with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
