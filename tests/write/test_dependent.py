@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -107,3 +108,56 @@ def test_launches_ask_for_it():
         "f[(1,)](a, b, launch_pdl=True)\nf[g(\n    2)](\n    a, num_warps=8, launch_pdl=True,\n)\n"
         "g[(1,)](a)\nf[(1,)](a, launch_pdl=no)\nf[(1,)]()\n"
     )
+
+
+def chain(product, a, b, other):
+    """Return sums of products, in front of each of which a kernel of torch writes an operand, clears the result, or ends in another stream."""
+    here, sums = torch.cuda.current_stream(), []
+    for _ in range(4):
+        a = torch.roll(a, 1, 0)
+        c = torch.full_like(a, float("nan"))
+        product(a, b, c)
+        sums.append(c.sum(1, dtype=torch.float32))
+        product(a, b, c)
+        product(c + 0, b, a)
+        other.wait_stream(here)
+        with torch.cuda.stream(other):
+            product(a, b, c)
+        here.wait_stream(other)
+        d = torch.empty_like(c)
+        d.zero_()
+        product(c, b, d)
+        sums.append(d.sum(1, dtype=torch.float32))
+        a = d + 0
+    return torch.stack(sums)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_kernels_keep_their_order_on_a_gpu():
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("no dependent launch")
+    torch.manual_seed(0)
+    a, b = (torch.randn(512, 512, device="cuda", dtype=torch.float16) / 16 for _ in range(2))
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def ours(x, y, out):
+        with preferred_form("specialized"):
+            kernel = multiply[(4, 4)](x, y, out, x, 512, 512, 512, 128, 128, 64, False)
+        assert kernel.metadata.launch_pdl
+
+    with torch.cuda.stream(side):
+        wanted = chain(lambda x, y, out: torch.matmul(x, y, out=out), a, b, other)
+        sums = [chain(ours, a, b, other) for _ in range(10)]
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=side):
+            graphed = chain(ours, a, b, other)
+        for _ in range(10):
+            graphed.zero_()
+            graph.replay()
+            torch.cuda.synchronize()
+            sums.append(graphed.clone())
+    for one in sums:
+        assert torch.equal(one, sums[0])
+        assert torch.allclose(one, wanted, rtol=2e-2, atol=2e-2 * wanted.abs().max().item())
