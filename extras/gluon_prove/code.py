@@ -307,11 +307,15 @@ class Code:
             for i, step in enumerate(self.steps)
         ]  # fmt: skip
         code = Code(self.name, steps, active=self.active, data=self.data)
-        code._choices()
-        code._drop()
-        for index, step in enumerate(code.steps):
-            if isinstance(step, Enter) and code._is_empty(step.loop):
-                code.steps[index] = Jump(step.loc, code._after(step.loop))
+        changed = True
+        while changed:
+            code._choices()
+            code._drop()
+            changed = False
+            for index, step in enumerate(code.steps):
+                if isinstance(step, Enter) and code._is_empty(step.loop):
+                    code.steps[index] = Jump(step.loc, code._after(step.loop))
+                    changed = True
         code._drop()
         return code
 
@@ -331,6 +335,14 @@ class Code:
 
     def _drop(self) -> None:
         """Drop unused instructions, and compute live ranges."""
+        needed = self._needed()
+        for i, step in enumerate(self.steps):
+            if isinstance(step, (Guess, Pure, View)) and step.out not in needed:
+                self.steps[i] = Jump(step.loc, i + 1)
+            elif isinstance(step, Move):
+                kept = [k for k, out in enumerate(step.outs) if out in needed]
+                step.outs = [step.outs[k] for k in kept]
+                step.args = [step.args[k] for k in kept]
         while True:
             self._live()
             idle = [
@@ -352,6 +364,28 @@ class Code:
                 self.steps[i] = Jump(self.steps[i].loc, i + 1)
             if not idle and not moved:
                 break
+
+    def _needed(self) -> set[int]:
+        """Return the variables that anything but further values of themselves comes of."""
+        sources: dict[int, list[int]] = {}
+        todo: list[int] = []
+        for step in self.steps:
+            if isinstance(step, Move):
+                for out, arg in zip(step.outs, step.args):
+                    sources.setdefault(out, []).extend(_vars([arg]))
+            elif isinstance(step, (Guess, Pure, View)):
+                sources.setdefault(step.out, []).extend(step.uses())
+            elif isinstance(step, Enter):
+                todo += _vars([step.low, step.loop.step, step.loop.bound])
+            else:
+                todo += step.uses()
+        needed: set[int] = set()
+        while todo:
+            var = todo.pop()
+            if var not in needed:
+                needed.add(var)
+                todo += sources.get(var, ())
+        return needed
 
     def _choices(self) -> None:
         """Leave out choices that nothing comes of, and free those of which only data does."""

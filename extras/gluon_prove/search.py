@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Optional, Sequence
 
-from gluon_prove.code import Effect, Used
 from gluon_prove.effects import Lowered
 from gluon_prove.order import Depends
+from gluon_prove.parts import Part, parts_of, sliced
 from gluon_prove.reasons import Found, Overtaken, Waited, Widened
 from gluon_prove.rotate import Rotate
-from gluon_prove.rotations import Rings
 from gluon_prove.smt import Arithmetic
 from gluon_prove.state import Decide, Facts, Impossible, Past, State, Step
 from gluon_prove.values import CannotSay, TimeIsOver
@@ -355,9 +353,6 @@ def search(
     return outcome
 
 
-_Part = tuple[frozenset[int], frozenset[int]]  # of buffers, and of barriers
-
-
 @dataclass
 class _Whole:
     """The data that all searches of a program share."""
@@ -394,14 +389,18 @@ class _Whole:
         for buffer, tasks in owners.items():
             if len(tasks) == 1:
                 own.setdefault(next(iter(tasks)), set()).add(buffer)
-        parts = self.parts(in_turn, [buffer for buffer in owners if len(owners[buffer]) > 1])
-        todo = [parts] if outcome.states < _ENOUGH else [[part] for part in reversed(parts)]
+        shared = [buffer for buffer in owners if len(owners[buffer]) > 1]
+        parts = parts_of(self.lowered, shared, in_turn, self.touched)
         enough = _ENOUGH + outcome.states * 3 // 2
+        if in_turn and outcome.states >= _ENOUGH:
+            outcome, parts = self.alone(facts, apart, outcome, parts, enough)
+        todo = [parts] if outcome.states < _ENOUGH else [[part] for part in reversed(parts)]
         while todo and not outcome.ends:
             parts = todo.pop()
             if not parts:
                 continue
-            watched, slots = (frozenset().union(*one) for one in zip(*parts))
+            watched = frozenset().union(*(part.buffers for part in parts))
+            slots = frozenset().union(*(part.slots for part in parts))
             most = enough if len(parts) > 1 else self.most
             other = self.walk(in_turn, facts, apart, Focus(watched, None, None, slots), most)
             if len(parts) > 1 and isinstance(other.reason, TooMany):
@@ -410,6 +409,13 @@ class _Whole:
                 outcome = replace(outcome, steps=outcome.steps + other.steps)
                 continue
             outcome = outcome.with_(other)
+        if not outcome.ends:
+            nothing = frozenset[int]()
+            mine = [Part(frozenset(buffers), nothing, nothing) for buffers in own.values()]
+            outcome, mine = (
+                self.alone(facts, apart, outcome, mine, enough) if in_turn else (outcome, mine)
+            )
+            own = {task: b for task, b in own.items() if any(part.buffers == b for part in mine)}
         for task, buffers in own.items():
             if outcome.ends:
                 break
@@ -422,51 +428,30 @@ class _Whole:
             outcome = outcome.with_(other)
         return outcome
 
-    def parts(self, in_turn: bool, shared: Sequence[int]) -> list[_Part]:
-        """Return what is watched apart where there are too many states: buffers, and barriers of rings."""
-        parts: list[_Part] = []
-        slots = {*range(len(self.lowered.places.slots))} if in_turn else set()
-        left = [*shared]
-        for ring in Rings(self.lowered).all if in_turn else ():
-            mine = slots & {*ring.slots, *ring.flips}
-            parts.append((frozenset(), frozenset(mine)))
-            slots -= mine
-            held = {self.lowered.places.all[place].buffer for place in ring.places}
-            parts += [(frozenset([buffer]), frozenset()) for buffer in left if buffer in held]
-            left = [buffer for buffer in left if buffer not in held]
-        parts += [(frozenset([buffer]), frozenset()) for buffer in left]
-        return [*parts, (frozenset(), frozenset(slots))] if slots else parts
-
-    def _sliced(self, focus: Focus) -> Lowered:
-        """Return the program with the code for what is watched alone."""
-        if focus.owners is not None or focus.watched is None:
-            return self.lowered
-        kept: set[Any] = {"else", *focus.watched}
-        kept |= {"barrier"} if focus.alone is None else set()
-        started = {
-            ("waits", one[1])
-            for touched in self.touched.values()
-            if touched & kept
-            for one in touched
-            if isinstance(one, tuple)
-        }
-        kept |= started
-        lowered = copy.copy(self.lowered)
-        lowered.tasks = [
-            code.without(
-                [
-                    place
-                    for place, step in enumerate(code.steps)
-                    if isinstance(step, Used)
-                    or isinstance(step, Effect)
-                    and not self.touched.get((task, place), set()) & kept
-                ]
-            )
-            if focus.alone in (None, task)
-            else code
-            for task, code in enumerate(self.lowered.tasks)
-        ]
-        return lowered
+    def alone(
+        self, facts: Optional[Facts], apart: Sequence[Facts], outcome: Outcome, parts: Sequence[Part],
+        most: int,
+    ) -> tuple[Outcome, list[Part]]:  # fmt: skip
+        """Return the outcome after searches of parts by themselves, and the parts that these leave open."""
+        left: list[Part] = []
+        ranked = self.least, self.own_rounds
+        for part in parts:
+            self.least = dict(ranked[0])
+            focus = Focus(part.buffers, None, None, part.slots, own=part.own)
+            copies, doubts = self.lowered.left, self.lowered.doubts
+            noted = dict(copies), dict(doubts)
+            try:
+                other = self._walk(True, facts, apart, focus, 2 * most, False)
+                ends = other.ends or noted != (copies, doubts)
+            except Depends:
+                ends = True
+            if not ends:
+                outcome = outcome.with_(other)
+                continue
+            left.append(part)
+            self.lowered.left, self.lowered.doubts = noted
+        self.least, self.own_rounds = ranked
+        return outcome, left
 
     def walk(
         self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,
@@ -499,6 +484,12 @@ class _Whole:
                 near = False
             else:
                 self.own_rounds = _OWN_ROUNDS
+
+    def _sliced(self, focus: Focus) -> Lowered:
+        """Return the program with the code for what is watched alone."""
+        if focus.owners is not None or focus.watched is None:
+            return self.lowered
+        return sliced(self.lowered, self.touched, focus.watched, focus.alone, focus.own)
 
     def _walk(
         self, in_turn: bool, facts: Optional[Facts], apart: Sequence[Facts], focus: Focus,

@@ -31,7 +31,16 @@ from gluon_prove.code import (
     View,
 )
 from gluon_prove.effects import Lowered
-from gluon_prove.events import Access, Barrier, Commit, Issue, Use, WaitGroups
+from gluon_prove.events import (
+    Access,
+    Barrier,
+    Commit,
+    Fence,
+    ImpliedFence,
+    Issue,
+    Use,
+    WaitGroups,
+)
 from gluon_prove.flights import Flight
 from gluon_prove.loops import place_of
 from gluon_prove.order import Depends, Phases
@@ -61,6 +70,7 @@ class Focus:
         acts: knows which tasks may still act on a buffer.
         far: as `World` has it.
         own_rounds: as `Equal` has it.
+        own: the barriers that events happen at; None for all.
     """
 
     watched: Optional[frozenset[int]] = None
@@ -70,6 +80,7 @@ class Focus:
     acts: Optional[Acts] = None
     far: Optional[tuple[dict[int, int], dict[int, int]]] = None
     own_rounds: int = 0
+    own: Optional[frozenset[int]] = None
 
 
 _ALL = Focus()
@@ -91,7 +102,8 @@ class Walker(Steps):
 
     Attributes:
         touched: by task and place in its code, the buffers that an effect there accesses, ("starts", queue)
-            and ("waits", queue) for its work, "barrier", and "else"; empty where owners are known.
+            and ("waits", queue) for its work, ("fills", buffer) for work that signals barriers, "barrier", "fence",
+            ("at", buffer) and ("wait", buffer) of barriers, and "else"; empty where owners are known.
     """
 
     def __init__(
@@ -488,6 +500,7 @@ class Walker(Steps):
     def _touches(self, task: int, place: int, step: Effect, ran: tuple[Any, ...]) -> None:
         """Note what an effect acts on."""
         events, results = ran
+        places = self.lowered.places
         key = (task, place, id(events))
         if key in self._noted_events:
             return
@@ -497,19 +510,28 @@ class Walker(Steps):
             touched.add("else")
         for event in events:
             if isinstance(event, Barrier):
-                touched.add("barrier")
+                barrier = places.slots[event.slot][0]
+                touched |= {"barrier", ("at", barrier)}
+                touched |= {("wait", barrier)} if event.action == "wait" else set()
                 continue
             accesses = event.accesses if isinstance(event, Issue) else (event,)
             touched.update(
-                self.lowered.places.all[one.place].buffer
-                for one in accesses
-                if isinstance(one, Access)
+                places.all[one.place].buffer for one in accesses if isinstance(one, Access)
             )
             if isinstance(event, (Commit, WaitGroups)):
                 touched.add(("waits", event.queue))
             elif isinstance(event, Issue):
                 touched.add(("starts", event.queue))
                 touched |= {"barrier"} if event.signals else set()
+                touched.update(("at", places.slots[signal.slot][0]) for signal in event.signals)
+                fills = (
+                    one.place for one in event.accesses if event.signals and one.kind == "write"
+                )
+                touched.update(("fills", places.all[place].buffer) for place in fills)
+            elif isinstance(event, ImpliedFence):
+                touched.update(places.all[place].buffer for place in event.places)
+            elif isinstance(event, Fence):
+                touched.add("fence")
             elif not isinstance(event, (Access, Use)):
                 touched.add("else")
 

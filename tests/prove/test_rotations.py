@@ -92,9 +92,8 @@ def test_rotations_of_rings_are_one_state(monkeypatch):
     proof, error = verdict("")
     assert proof.verdict == "proved" and error is None, proof
     monkeypatch.setattr("gluon_prove.rotate.Rotate.__call__", lambda self, key: key)
-    monkeypatch.setattr("gluon_prove.verdict.MOST_STATES", proof.states)
     plain, _ = verdict("none")  # a launch is judged once
-    assert f"more than {proof.states} states" in plain.lines[0], (proof, plain)
+    assert plain.states > 1.5 * proof.states, (proof, plain)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
