@@ -59,6 +59,7 @@ class Launch(NamedTuple):
 
 
 Maker = Callable[[], Launch]
+Cases = Callable[[Path, list[str]], Iterator[tuple[str, Runs]]]
 
 
 def without_layouts(text: str) -> str:
@@ -506,14 +507,21 @@ LAUNCHES: dict[str, Maker] = {
 }  # fmt: skip
 
 
-def twin_cases(folder: Path, words: list[str]) -> Iterator[tuple[str, Runs]]:
-    """Yield both forms of each launch."""
-    for name, make in LAUNCHES.items():
-        if wanted(name, words):
-            launch = make()
-            plain, free = (getattr(form, launch.kernel) for form in twins(launch.file, folder))
-            runs = {
-                "ours": functools.partial(free[launch.grid], *launch.args, **launch.words),
-                "triton": functools.partial(plain[launch.grid], *launch.args, **launch.words),
-            }
-            yield name, Twins(runs, launch.results, launch.added, launch.apart)
+def cases_of(launches: dict[str, Maker]) -> Cases:
+    """Return the function that yields both forms of each launch."""
+
+    def cases(folder: Path, words: list[str]) -> Iterator[tuple[str, Runs]]:
+        for name, make in launches.items():
+            if wanted(name, words):
+                launch = make()
+                plain, free = (getattr(form, launch.kernel) for form in twins(launch.file, folder))
+                runs = {
+                    "ours": functools.partial(free[launch.grid], *launch.args, **launch.words),
+                    "triton": functools.partial(plain[launch.grid], *launch.args, **launch.words),
+                }
+                yield name, Twins(runs, launch.results, launch.added, launch.apart)
+
+    return cases
+
+
+twin_cases = cases_of(LAUNCHES)

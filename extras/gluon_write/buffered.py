@@ -17,7 +17,7 @@ from typing import Any, Optional
 
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed
 from gluon_write.loops import Edit, Loop, LoopReader
-from gluon_write.prefetch import carried, changed
+from gluon_write.moved_names import carried, changed
 from gluon_write.sketch import Sketch
 
 __all__ = ["buffered"]

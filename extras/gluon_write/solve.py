@@ -144,6 +144,7 @@ class Problem:
 
     def __init__(self, graph: Graph, lists: dict[int, list[AnyLayout]], hopeful: bool = False):
         self.graph, self.lists, self.hopeful = graph, lists, hopeful
+        self.multiplies = graph.multiplies()
         self.factors: list[tuple[tuple[int, ...], np.ndarray]] = []
         for one in graph.unknowns:
             cells = [self._own(layout, one) for layout in lists[one.number]]
@@ -158,7 +159,7 @@ class Problem:
         if one.scanned and not isinstance(layout, BlockedLayout):
             return float("inf")
         try:
-            return price(layout, one, one.warps)
+            return price(layout, one, one.warps, self.multiplies)
         except GluonError:
             return float("inf")
 

@@ -213,6 +213,11 @@ class Graph:
     dependent: bool = False
     candidates: dict[bool, dict[int, list[AnyLayout]]] = field(default_factory=dict, repr=False)
 
+    def multiplies(self) -> bool:
+        """Return True if the kernel has products."""
+        by_unit = any(u.unit or u.fixed_by.startswith("the matrix unit") for u in self.unknowns)
+        return by_unit or any(relation.kind == "operand" for relation in self.relations)
+
     def unit_loads(self) -> set[Place]:
         """Return the places of loads of tiles into a layout that a matrix unit demands."""
         units = (u for u in self.unknowns if u.fixed and not isinstance(u.fixed, BlockedLayout))

@@ -98,11 +98,15 @@ def test_tiles_are_loaded_by_rows_and_converted_for_sums():
     assert load[1] == store[1] and layout[1] == "1, 8"
 
 
-def test_a_buffer_more_where_it_costs_no_program():
+def test_a_buffer_more_where_it_costs_no_program_or_leaves_enough():
     """Four stages of 32 KB hold a multiprocessor for one program; so do five, with three steps under way."""
     for stages, buffers in ((3, 3), (4, 5)):
         text = compiled(with_residual, stages, B=128, D=64).asm["ttgir"]
         assert f"memdesc<{buffers}x128x64xf16" in text
+    # Four buffers of 8 KB save a barrier in each step and leave enough programs, four of 16 KB do not.
+    for tile, buffers in ((64, 4), (128, 3)):
+        text = compiled(with_residual, 3, B=tile, D=32).asm["ttgir"]
+        assert f"memdesc<{buffers}x{tile}x32xf16" in text
 
 
 def test_statements_that_only_dead_ones_read_are_dead():

@@ -84,6 +84,31 @@ def test_sums_are_those_of_all_steps(chosen_sources, kernel, widths):
         assert step and all("gl.load" not in line and "_ahead" in line for line in step)
 
 
+@gluon.jit(layouts="auto")
+def moments(x, sums, squares, M, N, BM: gl.constexpr, BN: gl.constexpr):
+    n = gl.arange(0, BN)
+    total, squared = gl.zeros([BM, BN], gl.float32), gl.zeros([BM, BN], gl.float32)
+    for start in range(0, M, BM):
+        m = start + gl.arange(0, BM)
+        tile = gl.load(x + m[:, None] * N + n[None, :], mask=(m < M)[:, None], other=0.0)
+        tile = tile.to(gl.float32)
+        total += tile
+        squared += tile * tile
+    gl.store(sums + n, gl.sum(total, 0))
+    gl.store(squares + n, gl.sum(squared, 0))
+
+
+def test_a_few_sums_may_belong_to_each_load(chosen_sources):
+    """Two loads of a thread in a step, whose eight registers end in 32."""
+    x = np.random.default_rng(5).standard_normal((70, 64)).astype(np.float16)
+    sums, squares = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    moments[(1,)](x, sums, squares, 70, 64, 32, 64, num_warps=4, target="sim:sm_90")
+    exact = x.astype(np.float32)
+    assert np.allclose(sums, exact.sum(0), atol=1e-3)
+    assert np.allclose(squares, (exact**2).sum(0), atol=1e-3)
+    assert "tile = tile_ahead" in chosen_sources[0]
+
+
 def test_single_elements_are_loaded_when_they_are_used(chosen_sources):
     a, x = np.ones((8, 150), np.float32), np.ones(150, np.float32)
     assert (of(gemv, a, x) == 150).all()

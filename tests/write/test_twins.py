@@ -1,5 +1,6 @@
 """The kernels that benchmarks/triton_twins.py times in two forms."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -40,8 +41,10 @@ def test_every_kernel_is_launched(cases):
     written = set()
     for file in BENCHMARKS.glob("twin_*.py"):
         written |= set(re.findall(r"@triton\.jit\ndef (\w+)", file.read_text()))
-    assert len(cases.LAUNCHES) >= 2 * len(written)
-    source = (BENCHMARKS / "twin_cases.py").read_text()
+    kinds = importlib.import_module("twin_kind_cases").KINDS
+    assert len(cases.LAUNCHES) + len(kinds) >= 2 * len(written)
+    files = ("twin_cases.py", "twin_kind_cases.py")
+    source = "".join((BENCHMARKS / file).read_text() for file in files)
     assert not [name for name in written if f'"{name}"' not in source]
 
 

@@ -1,0 +1,52 @@
+"""Prices of instructions that a layout repeats: those of sines, and of the rows and the columns of a tile."""
+
+import re
+
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+pytestmark = pytest.mark.once
+
+
+@gluon.jit(layouts="auto")
+def stencil(x, weights, y, H, W, BH: gl.constexpr, BW: gl.constexpr):
+    down = gl.program_id(0) * BH + gl.arange(0, BH)
+    right = gl.program_id(1) * BW + gl.arange(0, BW)
+    acc = gl.zeros([BH, BW], gl.float32)
+    for dy in gl.static_range(-1, 2):
+        for dx in gl.static_range(-1, 2):
+            i, j = down[:, None] + dy, right[None, :] + dx
+            seen = (i >= 0) & (i < H) & (j >= 0) & (j < W)
+            weight = gl.load(weights + (dy + 1) * 3 + dx + 1)
+            acc += weight * gl.load(x + i * W + j, mask=seen, other=0.0)
+    inside = (down < H)[:, None] & (right < W)[None, :]
+    gl.store(y + down[:, None] * W + right[None, :], acc, mask=inside)
+
+
+def test_a_thread_has_few_rows_and_columns():
+    """Four of each, where warps along the columns leave a thread all sixteen rows."""
+    signature = {"x": "*fp32:16", "weights": "*fp32:16", "y": "*fp32:16", "H": "i32", "W": "i32:16"}
+    compiled = gluon.compile(
+        stencil, target="sm_90", signature=signature, constexprs={"BH": 16, "BW": 128}
+    )
+    layout = re.search(r"#blocked = #ttg\.blocked<(.*)>", compiled.asm["ttgir"])
+    assert "threadsPerWarp = [1, 32], warpsPerCTA = [4, 1]" in layout[1]
+
+
+@gluon.jit(layouts="auto")
+def rotated(x, y, step, B: gl.constexpr, N: gl.constexpr):
+    row, column = gl.arange(0, B), gl.arange(0, N)
+    place = row[:, None] * N + column[None, :]
+    angle = column.to(gl.float32) * step
+    gl.store(y + place, gl.load(x + place) * gl.cos(angle)[None, :] + gl.sin(angle)[None, :])
+
+
+def test_a_thread_computes_few_sines():
+    """Four of 256, where warps along the rows alone compute eight each."""
+    signature = {"x": "*fp32:16", "y": "*fp32:16", "step": "fp32"}
+    constants = {"B": 8, "N": 256}
+    compiled = gluon.compile(rotated, target="sm_90", signature=signature, constexprs=constants)
+    layout = re.search(r"#blocked = #ttg\.blocked<(.*)>", compiled.asm["ttgir"])
+    assert "threadsPerWarp = [1, 32], warpsPerCTA = [2, 2]" in layout[1]
