@@ -122,8 +122,8 @@ def moments_kernel(x_ptr, mean_ptr, var_ptr, N, BLOCK: tl.constexpr):
 @triton.jit
 def search_kernel(keys_ptr, x_ptr, out_ptr, n, m, STEPS: tl.constexpr, BLOCK: tl.constexpr):
     """Find the places of numbers in sorted keys by halving."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < m, other=0.0)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place, mask=place < m, other=0.0)
     low = tl.zeros([BLOCK], tl.int32)
     high = tl.zeros([BLOCK], tl.int32) + n
     for _ in range(STEPS):
@@ -132,20 +132,20 @@ def search_kernel(keys_ptr, x_ptr, out_ptr, n, m, STEPS: tl.constexpr, BLOCK: tl
         right = (key < x) & (low < high)
         low = tl.where(right, middle + 1, low)
         high = tl.where(right, high, middle)
-    tl.store(out_ptr + at, low, mask=at < m)
+    tl.store(out_ptr + place, low, mask=place < m)
 
 
 @triton.jit
 def euclid_kernel(a_ptr, b_ptr, out_ptr, n, BLOCK: tl.constexpr):
     """Compute greatest common divisors: a while loop over tensors."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    a = tl.load(a_ptr + at, mask=at < n, other=1)
-    b = tl.load(b_ptr + at, mask=at < n, other=0)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a = tl.load(a_ptr + place, mask=place < n, other=1)
+    b = tl.load(b_ptr + place, mask=place < n, other=0)
     while tl.max(b, 0) > 0:
         rest = tl.where(b > 0, a % tl.maximum(b, 1), 0)
         a = tl.where(b > 0, b, a)
         b = rest
-    tl.store(out_ptr + at, a, mask=at < n)
+    tl.store(out_ptr + place, a, mask=place < n)
 
 
 @triton.jit

@@ -133,13 +133,13 @@ def pool_kernel(x_ptr, y_ptr, at_ptr, H, W, BH: tl.constexpr, BW: tl.constexpr):
         tl.permute(tl.reshape(values, [BH // 2, 2, BW // 2, 2]), (0, 2, 1, 3)),
         [BH // 2, BW // 2, 4],
     )
-    largest, at = tl.max(parts, 2, return_indices=True)
+    largest, part = tl.max(parts, 2, return_indices=True)
     oy = tl.program_id(0) * (BH // 2) + tl.arange(0, BH // 2)
     ox = tl.program_id(1) * (BW // 2) + tl.arange(0, BW // 2)
     out = oy[:, None] * (W // 2) + ox[None, :]
     kept = (oy < H // 2)[:, None] & (ox < W // 2)[None, :]
     tl.store(y_ptr + out, largest, mask=kept)
-    tl.store(at_ptr + out, at, mask=kept)
+    tl.store(at_ptr + out, part, mask=kept)
 
 
 def normal(*shape, seed=0):
@@ -198,8 +198,8 @@ def pool():
     place = torch.empty(8, 10, dtype=torch.int32)
     pool_kernel[(2, 2)](x, y, place, 16, 20, BH=8, BW=16)
     parts = x.view(8, 2, 10, 2).transpose(1, 2).reshape(8, 10, 4)
-    largest, at = parts.max(2)
-    return torch.cat([y, place]), torch.cat([largest, at])
+    wanted = parts.max(2)
+    return torch.cat([y, place]), torch.cat([wanted.values, wanted.indices])
 
 
 CASES = [hadamard, fft, stencil, triangular_solve, cholesky, equalize, pool]
