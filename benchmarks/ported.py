@@ -39,13 +39,14 @@ LANGUAGE = re.compile(r"^import triton\.language as (\w+)", re.M)
 THIRD = re.compile(r"tl\.program_id\((axis=)?2\)")
 STEP = 256  # elements, which the distance of two operands is a multiple of
 # `tuned`: its configurations are timed by the launch itself; `listed` has a constant, `higher_order` a nested
-# unpacking, that Triton 3.6 refuses; `assembly_clocks` stores times.
-EXCLUDED = frozenset(["tuned", "listed", "higher_order", "assembly_clocks"])
+# unpacking, that Triton 3.6 refuses; `assembly_clocks` stores times; functions or classes make the kernels of `factories`
+# and `member`.
+EXCLUDED = frozenset(["tuned", "listed", "higher_order", "assembly_clocks", "factories", "member"])
 # Operands that hold addresses or are descriptors, tuples, results of a launch before, or counted by all programs:
 # launched as they are.
 ALONE = frozenset(
     "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants "
-    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples multi_tensor fused_mlp staying exclusive_sums".split()
+    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples multi_tensor fused_mlp staying exclusive_sums layered joined_sums".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
 RESTORED = frozenset(["lookback", "stream_k", "sorted_experts", "exclusive_sums"])
@@ -213,7 +214,7 @@ def apart(text: str, kernel: str, steps: dict[str, int], third: int) -> str:
         for number in range(node.lineno - 1, node.end_lineno or 0):
             lines[number] = THIRD.sub(f"({name}.program_id(2) % {third})", lines[number])
     indent = " " * first.col_offset
-    own = [f"{indent}copy_number = ({name}.program_id(2) // {third}).to(tl.int64)"]
+    own = [f"{indent}copy_number = ({name}.program_id(2) // {third}).to({name}.int64)"]
     own += [f"{indent}{one} = {one} + copy_number * {step}" for one, step in steps.items()]
     return "\n".join([*lines[: first.lineno - 1], *own, *lines[first.lineno - 1 :]]) + "\n"
 
