@@ -15,6 +15,7 @@ from gluon_write.unknowns import AnyLayout, Graph, Unknown
 __all__ = ["MOST", "candidates"]
 
 MOST = 32  # of one unknown
+_FEW = 8  # layouts of tensors that are joined
 _MOST_DEMANDED = 4  # that relations pass on from demanded layouts alone
 _WIDTHS = (1, 2, 4, 8, 16)
 _MOST_PERMUTED = 3  # dimensions whose orders are all tried
@@ -98,7 +99,7 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
             lists[one.number] += shared_candidates(one.shape, one.bits, one.first)
         elif one.number in products:
             lists[one.number] += _square(one.shape, graph.lanes, one.warps)
-        elif not few and (one.accesses or one.reductions or one.scanned):
+        elif not few and (one.accesses or one.reductions or one.scans):
             lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
     for one in graph.unknowns:  # tilings of reductions leave room for the layouts of units
         if not one.accesses:
@@ -106,12 +107,35 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
             layouts += [layout for layout in demanded[one.number] if layout not in layouts]
     passed = _Passed(graph, lists)
     passed.pass_on()
+    if not few:
+        _tile_halves(graph, passed)
     for one in sorted(graph.unknowns, key=lambda u: (-len(u.shape), u.number)):
         if not lists[one.number]:
             for layout in tilings(one.shape, graph.lanes, one.warps):
                 passed.add(one.number, layout)
             passed.pass_on()
     return lists
+
+
+def _halves(graph: Graph) -> Iterator[Unknown]:
+    """Yield the layouts of tensors that are joined, and of those that others are split into."""
+    found: dict[int, Unknown] = {}
+    for relation in graph.relations:
+        op = getattr(relation.detail, "op", "") if relation.kind == "infer" else ""
+        if op in ("join", "split"):
+            one = relation.source if op == "join" else relation.result
+            found[one.number] = one
+    yield from (one for one in found.values() if one.fixed is None)
+
+
+def _tile_halves(graph: Graph, passed: _Passed) -> None:
+    """Add tilings of halves that have few layouts: a thread has both, and much more in most of other tensors' layouts."""
+    for one in _halves(graph):
+        if 0 < len(passed.lists[one.number]) < _FEW:
+            for layout in tilings(one.shape, graph.lanes, one.warps, _widest(one)):
+                if layout not in passed.known[one.number]:
+                    passed.add(one.number, layout)
+            passed.pass_on()
 
 
 class _Passed:

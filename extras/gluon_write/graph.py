@@ -12,10 +12,10 @@ from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.buffers import View, is_open
 from gluon_write.chained import rows_to_warps
 from gluon_write.inference import Inference
-from gluon_write.prices import LEAST_COPY_BITS
+from gluon_write.prices import LEAST_COPY_BITS, LONG
 from gluon_write.sketch import Place, Sketch
 from gluon_write.strides import Strides
-from gluon_write.unknowns import Access, Graph, Relation, Unknown
+from gluon_write.unknowns import Access, Graph, Relation, Scan, Unknown
 
 __all__ = ["build"]
 
@@ -32,7 +32,6 @@ _ANY_BUFFER = frozenset(  # ops that take a buffer in any layout; all others dem
 ).union(_VIEWS, _COPIES, _STORES, HANDS_ON)
 _SHAPES = frozenset("broadcast expand_dims trans convert_layout reduce reshape join split".split())
 _ROUNDS = 8  # that a loop is taken to make
-_WORK = {"sin": 40, "cos": 40}  # instructions of an element: FFTs took 0.73 and 0.88 of the time
 
 
 class _Builder:
@@ -176,7 +175,7 @@ class _Builder:
         if values and all(v.type.dims == values[0].type.dims for v in values):
             for value in values[1:]:
                 self.join(self.key(context, values[0]), self.key(context, value))
-            self.note(context, values[0], ("step", _WORK.get(name, 1)))
+            self.note(context, values[0], ("step", LONG.get(name, 1)))
 
     def _scan(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         """Give the results of a scan one layout, and each operand a conversion to it."""
@@ -184,7 +183,7 @@ class _Builder:
             self.join(self.key(context, results[0]), self.key(context, value))
         for value in tensors:
             self.relate("same", context, value, results[0], None, op, False)
-        self.note(context, results[0], ("scan",))
+        self.note(context, results[0], ("scan", op.args[1], op.args[2], results))
 
     def _links(self, op: Any, context: Any) -> None:
         """Join the values that control flow hands on, those of partitions included."""
@@ -538,7 +537,8 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
             return
         one.fixed, one.fixed_by = change[1], change[2]
     elif kind == "scan":
-        one.scanned = True
+        _, axis, reverse, results = change
+        one.scans.append(Scan(axis, reverse, results[0].type.dims, len(results), weight))
         one.steps += weight
     elif kind == "read":
         one.unit = change[1]

@@ -13,10 +13,23 @@ import numpy as np
 
 from gluon_core.layouts import DistributedLayout
 from gluon_write.pointer_names import pointer_name
-from gluon_write.unknowns import Access, Unknown
+from gluon_write.unknowns import Access, Scan, Unknown
 
-__all__ = ["LEAST_COPY_BITS", "conversion_price", "price", "reasons", "vector_of"]
+__all__ = [
+    "LEAST_COPY_BITS",
+    "LONG",
+    "conversion_price",
+    "crosses_warps",
+    "price",
+    "reasons",
+    "vector_of",
+]
 
+#: Elementwise op -> instructions for an element, of those with many. FFTs took 0.73 and 0.88 of the time with sines so priced.
+LONG = {
+    "erf": 19, "sin": 40, "cos": 40, "exp": 5, "exp2": 4, "log": 20, "log2": 18, "fdiv": 8, "frem": 17, "precise_divf": 13,
+    "precise_sqrt": 9, "extern_elementwise": 32,
+}  # fmt: skip
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 # An atomic op waits for memory, and for what the thread stored before. On an H200 counts of the tokens of 64 experts took 3.9
 # times as long with 16 of them in each thread of four warps that held copies of the counts.
@@ -31,8 +44,12 @@ _COPY = 1.0  # the address in a ring and the condition of a step, which each cop
 _BARRIERS, _BARRIERS_OF_VECTORS = 200.0, 480.0
 # A reduction across warps is such an exchange, too, which other programs hide where warps would repeat its elements
 # instead: on an H200 a gated scan and gradients of a group norm without one took 0.74 and 0.66 of the time, a vector of
-# 64 elements in four warps 1.16.
-_ACROSS_WARPS = 190.0
+# 64 elements in four warps 1.16. In no loop it costs less: a loss of 64 numbers, two reductions and a hyperbolic tangent, took
+# 0.93 of the time with both across warps, a short convolution 1.22.
+_ACROSS_WARPS, _ACROSS_WARPS_ONCE = 190.0, 110.0
+# Triton 3.6 reverses tensors before and after a scan to lower numbers, by a shuffle for each bit of a lane, whichever
+# dimension it scans.
+_SHUFFLE = 2.0
 _NO_ROOM = 1e9  # of a conversion that shared memory cannot hold
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
@@ -53,6 +70,9 @@ _ROW_OF_HALVES = 8.0
 # predicate of their own. On an H200 a stencil of 3x3 took 0.60 of the time with four rows and four columns instead of sixteen rows, the
 # sums of rows of 300 elements 0.77, and a softmax with a mask of bytes 0.98.
 _PART = 4.0
+# Loads in a loop into the layout of a unit's sum, whose rows have addresses of their own, too. On an H200 a listed block of
+# 16 values took 0.93 of the time with one row in each thread, in 56 registers for 64, and a buffer.
+_ROW_OF_SUM = 32.0
 _MATRIX = 2
 _NVIDIA_LANES = 5  # bits of a lane; AMD's price of a line is not measured
 _WIDEST = 128
@@ -135,6 +155,11 @@ def _access_price(layout: DistributedLayout, form: tuple[Any, ...], warps: int) 
     rows = 0.0
     if access.weight > 1 and hasattr(layout, "operand_index"):
         rows = _ROW_OF_OPERAND * warps * _rows_of(layout, access)
+    elif access.weight > 1 and hasattr(layout, "instr_shape"):
+        apart = [dim for dim, step in enumerate(access.strides) if step != 1]
+        held = _registers(layout, access.shape)
+        more = (1 << sum(any(row[dim] for dim in apart) for row in held)) - 1
+        rows = _ROW_OF_SUM * warps * more
     elif nvidia and access.weight > 1 and vector * access.bits < LEAST_COPY_BITS:
         rows = _ROW_OF_HALVES * warps * _rows_of(layout, access)
     return (count * (issue + moved) + rows) * access.weight
@@ -159,14 +184,32 @@ def _rows_of(layout: DistributedLayout, access: Access) -> int:
 
 
 def _reduction_price(
-    layout: DistributedLayout, axis: int, shape: tuple[int, ...], warps: int
+    layout: DistributedLayout, axis: int, shape: tuple[int, ...], warps: int, once: bool
 ) -> float:
     bases = _bases(layout, shape)
     held = 1 << sum(1 for row in _registers(layout, shape) if not row[axis])
     lanes = sum(1 for row in bases.get("lane", ()) if row[axis])
     across = any(row[axis] for row in bases.get("warp", ()))
     within = 1 << len(_registers(layout, shape))
-    return warps * (within + held * lanes * 2) + (_ACROSS_WARPS + warps * held * 4 if across else 0)
+    waits = _ACROSS_WARPS_ONCE if once else _ACROSS_WARPS
+    return warps * (within + held * lanes * 2) + (waits + warps * held * 4 if across else 0)
+
+
+def _scan_price(layout: DistributedLayout, scan: Scan, warps: int) -> float:
+    """Return the price of a scan: of neighbours in a thread, of the last of them in a warp, and across warps."""
+    bases = _bases(layout, scan.shape)
+    rows = bases.get("register", ())
+    held = scan.tensors << sum(map(any, rows))
+    places = {row[scan.axis] for row in rows}
+    neighbours = next(bit for bit in range(len(rows) + 1) if 1 << bit not in places)
+    last = held >> neighbours
+    lanes = sum(1 for row in bases.get("lane", ()) if row[scan.axis])
+    across = any(row[scan.axis] for row in bases.get("warp", ()))
+    total = held + last * lanes * (_SHUFFLE + 2)
+    if scan.reverse:
+        total += held * len(bases.get("lane", ())) * _SHUFFLE * 2
+    waits = _ACROSS_WARPS_ONCE if scan.weight == 1 else _ACROSS_WARPS
+    return warps * total + (waits + warps * last * 4 if across else 0)
 
 
 def _is_vector(shape: tuple[int, ...]) -> bool:
@@ -205,7 +248,9 @@ def price(
         if not multiplies:
             total += _parts_price(layout, access, warps)
     for axis, shape, weight in unknown.reductions:
-        total += _reduction_price(layout, axis, shape, warps) * weight
+        total += _reduction_price(layout, axis, shape, warps, weight == 1) * weight
+    for scan in unknown.scans:
+        total += _scan_price(layout, scan, warps) * scan.weight
     return total
 
 
@@ -312,6 +357,13 @@ def _reduced(row: int, vectors: Sequence[int]) -> int:
 def _spans(vectors: Sequence[int], rows: Sequence[int]) -> bool:
     """Return True if vectors span numbers."""
     return not any(_reduced(row, vectors) for row in rows)
+
+
+def crosses_warps(
+    source: DistributedLayout, result: DistributedLayout, shape: tuple[int, ...]
+) -> bool:
+    """Return True if a warp gets elements of another one from a conversion."""
+    return not _stays_in_warp(_facts(source, shape), _facts(result, shape))
 
 
 def _stays_in_warp(before: _Facts, after: _Facts) -> bool:

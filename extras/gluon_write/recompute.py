@@ -216,6 +216,7 @@ class _Function(Definitions):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn, number, drawn)
         self.carried: dict[ast.expr, str] = {}
+        self.loaded: list[Any] = []  # vectors whose addresses are written again
         self.twins: dict[tuple[str, int], str] = {}
         self.taken = set(re.findall(r"\w+", self.source))
 
@@ -223,11 +224,23 @@ class _Function(Definitions):
         """Return the names of index vectors in an expression, and the texts that compute them."""
         if isinstance(node, ast.Name):
             text = self.again(node, node, None, _MOST_DEEP)
-            return {} if text is None or text == node.id else {node: text}
+            if text is None:
+                return self._addresses(node)
+            return {} if text == node.id else {node: text}
         texts: dict[ast.expr, str] = {}
         for child in ast.iter_child_nodes(node):
             texts |= self.vectors(child)
         return texts
+
+    def _addresses(self, name: ast.Name) -> dict[ast.expr, str]:
+        """Return `vectors` of the address and the mask of a loaded vector: it then has a layout of its own."""
+        definition = self._definition(name)
+        call = definition.value if definition is not None else None
+        if self._rank(name) != 1 or call in self.loaded or self.called(call) is not language.load:
+            return {}
+        assert isinstance(call, ast.Call)
+        self.loaded.append(call)
+        return self.vectors(call)
 
     def again(
         self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt], deep: int

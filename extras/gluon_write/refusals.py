@@ -82,7 +82,7 @@ def of_solution(fn: Any, solution: Solution) -> GluonError:
 def _of_value(fn: Any, solution: Solution) -> GluonError:
     """Return the error of a kernel of which one value alone has no layout that its ops take."""
     unknowns = solution.problem.graph.unknowns
-    scanned = [one for one in unknowns if one.scanned and one.fixed is not None]
+    scanned = [one for one in unknowns if one.scans and one.fixed is not None]
     one = next((u for u in scanned if not isinstance(u.fixed, BlockedLayout)), None)
     if one is None:
         return LayoutError(

@@ -156,7 +156,7 @@ class Problem:
     def _own(self, layout: Any, one: Unknown) -> float:
         if one.first is not None:
             return 0.0  # a buffer: its accesses are relations
-        if one.scanned and not isinstance(layout, BlockedLayout):
+        if one.scans and not isinstance(layout, BlockedLayout):
             return float("inf")
         try:
             return price(layout, one, one.warps, self.multiplies)

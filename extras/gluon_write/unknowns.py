@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import (
@@ -16,7 +16,7 @@ from gluon_core.layouts import (
 )
 from gluon_write.sketch import Place, Site
 
-__all__ = ["Access", "AnyLayout", "Graph", "Relation", "Unknown"]
+__all__ = ["Access", "AnyLayout", "Graph", "Relation", "Scan", "Unknown"]
 
 AnyLayout = Union[DistributedLayout, SharedLayout]
 
@@ -48,6 +48,16 @@ class Access:
         return name, 0, tuple(self.strides), tuple(self.shape), *how
 
 
+class Scan(NamedTuple):
+    """Hold a scan of some tensors of one shape, which runs `weight` times."""
+
+    axis: int
+    reverse: bool
+    shape: tuple[int, ...]
+    tensors: int
+    weight: int
+
+
 @dataclass
 class Unknown:
     """Hold one unknown layout, of tensors or of one shared buffer.
@@ -57,7 +67,7 @@ class Unknown:
         fixed, fixed_by, fixed_line: the layout that an op or the kernel's source demands, which, and its line in the source.
         accesses: those to global memory through pointers with it.
         reductions: (axis, shape, weight) of each.
-        scanned: a scan takes a tensor with it: Triton scans blocked layouts alone.
+        scans: those of tensors with it: Triton scans blocked layouts alone.
         steps: elementwise ops, those in loops counted often.
         sites: calls that make a tensor with it, each with the calls around it.
         line: the first line where it occurs.
@@ -76,7 +86,7 @@ class Unknown:
     fixed_line: int = 0
     accesses: list[Access] = field(default_factory=list)
     reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
-    scanned: bool = False
+    scans: list[Scan] = field(default_factory=list)
     steps: int = 0
     sites: list[Site] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
