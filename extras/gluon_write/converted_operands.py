@@ -22,6 +22,7 @@ from typing import Any, Collection
 from gluon_core.layouts import BlockedLayout
 from gluon_write.form import free_name, one_line, rewritten
 from gluon_write.operand_buffers import Buffered, Loops
+from gluon_write.prices import crosses_warps
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.solve import Solution, plan_of
 from gluon_write.syntax import operands_of
@@ -34,7 +35,7 @@ _INSTRUCTION = [16, 8]  # rows and columns of `mma.sync`
 
 
 def converted_operands(graph: Graph, solution: Solution) -> set[Place]:
-    """Return the places of operands of `mma.sync` that a solution converts from a tensor's tiling, across warps."""
+    """Return the places of operands of `mma.sync` that a solution converts from a tensor's tiling, or across warps."""
     places: set[Place] = set()
     for relation in graph.relations:
         source, result = (solution.chosen[one.number] for one in (relation.source, relation.result))
@@ -42,9 +43,11 @@ def converted_operands(graph: Graph, solution: Solution) -> set[Place]:
         unit = list(getattr(parent, "instr_shape", ())) == _INSTRUCTION
         if relation.wrap is None or relation.bits != _BITS or not unit:
             continue
-        if not isinstance(source, BlockedLayout) or relation.kind != "same":
+        if relation.kind != "same" or plan_of(relation, source, result)[1] is None:
             continue
-        if plan_of(relation, source, result)[1] is not None:
+        if isinstance(source, BlockedLayout) or crosses_warps(
+            source, result, relation.source_shape
+        ):
             places.add(relation.wrap[1][1])
     return places
 

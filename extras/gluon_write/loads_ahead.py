@@ -27,6 +27,7 @@ from gluon_write.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops import LoopReader, falling
 from gluon_write.pointer_names import pointer_name
 from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.step_masks import ends_with
 from gluon_write.syntax import argument, reads, stores
 from gluon_write.unread import without_unread
 
@@ -323,20 +324,24 @@ class AheadReader(LoopReader):
             load.name = free_name(f"{word}_ahead", taken)
         falls = falling(node, self.number, self.drawn)
         inside = f"{ahead} {'>' if falls else '<'} {last}"
-        fetch, move = self._fetch(loop, moved, inside), f"{ahead} += {stride}"
-        again = fetch
+        fetch, move = self._fetch(loop, moved, inside)
+        counted = f"{ahead} += {stride}"
+        again = [*move, counted, *fetch]
         if not self.late and all(load.narrow for load in loop.loads):
             # Many instructions, of which the last step needs none.
-            again = [f"if {inside}:", *(f"    {t}" for t in self._fetch(loop, moved, None))]
+            branch, early = self._fetch(loop, moved, None)[0], list(move)
+            if not any(ahead in reads(ast.parse(line)) for line in move):
+                branch, early = [*move, *branch], []
+            again = [*early, counted, f"if {inside}:", *(f"    {line}" for line in branch)]
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = [f"{outer}# {self.note}"]
         before += [f"{outer}{moved[name]} = {name}" for name in self._carried(loop, names)]
         before.append(f"{outer}{ahead} = {first}")
-        before += [f"{outer}{line}" for line in (*fetch, *([] if self.late else [move]))]
+        before += [f"{outer}{line}" for line in fetch]
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
         if self.late:
             end = node.end_lineno or 0
-            edits.append((end + 1, end, [f"{inner}{line}" for line in (move, *fetch)]))
+            edits.append((end + 1, end, [f"{inner}{line}" for line in again]))
         now = {id(load): load.name for load in loop.loads}
         if not self.late:
             now = {id(load): free_name(f"{load.name}_now", taken) for load in loop.loads}
@@ -346,38 +351,39 @@ class AheadReader(LoopReader):
         for statement in statements.values():
             calls = [load for load in loop.loads if load.statement is statement]
             text = replaced(self, statement, [(load.call, now[id(load)]) for load in calls])
-            new = [*taken_over, *again, move] if statement is earliest and not self.late else []
+            new = [*taken_over, *again] if statement is earliest and not self.late else []
             lines = [f"{inner}{line}" for line in (*new, *text.splitlines())]
             edits.append((statement.lineno, statement.end_lineno or 0, lines))
         return edits
 
-    def _fetch(self, loop: AheadLoop, moved: dict[str, str], inside: Optional[str]) -> list[str]:
-        """Return the lines that load for a step ahead.
+    def _fetch(
+        self, loop: AheadLoop, moved: dict[str, str], inside: Optional[str]
+    ) -> tuple[list[str], list[str]]:
+        """Return the lines that load for a step ahead, and those that move on to the step behind it.
 
         Args:
             inside: the condition under which that step is one of the loop; None where it surely is.
         """
 
         def fetched(call: ast.Call) -> str:
-            alone = inside is None or self.ends(call, loop.node)
+            alone = inside is None or rises and ends_with(self, call, loop.node)
             return self.text_of(call) if alone else masked(self, call, inside or "")
 
-        lines = []
+        rises = not falling(loop.node, self.number, self.drawn)
+        lines: list[str] = []
+        count = 0
         for statement in loop.node.body:
             for load in loop.loads:
                 if load.statement is statement:
                     lines.append(f"{load.name} = {one_line(renamed(fetched(load.call), moved))}")
+                    count = len(lines)
             if statement in loop.ahead:
                 calls = [load for load in loop.inner if load.statement is statement]
                 text = replaced(
                     self, statement, [(load.call, fetched(load.call)) for load in calls]
                 )
                 lines.append(one_line(renamed(text, moved)))
-        return lines
-
-    def ends(self, call: ast.Call, node: ast.For) -> bool:
-        """Return True if the mask of a load is known to exclude the steps behind the last one of a loop."""
-        return False
+        return lines[:count], lines[count:]
 
     def _carried(self, loop: AheadLoop, names: set[str]) -> list[str]:
         """Return those that a step takes from the one before: they are read before they are assigned."""

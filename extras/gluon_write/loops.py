@@ -28,6 +28,8 @@ __all__ = [
 Edit = tuple[int, int, list[str]]
 
 _PURE = (ast.Assign, ast.AugAssign)
+_ORDERS_OF_TWO = ("1, 0", "(1, 0)", "[1, 0]")
+_TRANSPOSED = {("trans", ""), *((n, t) for n in ("trans", "permute") for t in _ORDERS_OF_TWO)}
 _LEAST_ROWS = 64  # of a product of a warp group
 _WRITES = re.compile(r"store|atomic|asm|print|barrier|scatter")
 _ORDERS = re.compile(r"\b(thread_)?barrier\b")
@@ -565,6 +567,11 @@ def viewed(operand: ast.expr, reader: Form) -> Optional[str]:
             operand = operand.args[0]
     elif isinstance(operand, ast.Attribute) and operand.attr == "T":
         operand = operand.value
+    elif isinstance(operand, ast.Call) and isinstance(operand.func, ast.Attribute):
+        listed = ", ".join(map(ast.unparse, operand.args))
+        plain = reader.called(operand) is None and not operand.keywords
+        if plain and (operand.func.attr, listed) in _TRANSPOSED:
+            operand = operand.func.value
     return operand.id if isinstance(operand, ast.Name) else None
 
 

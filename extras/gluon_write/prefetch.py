@@ -28,13 +28,14 @@ from gluon_write.copy_ops import COPIES
 from gluon_write.dtypes import dtype_of
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed
 from gluon_write.loads import MOST_WORDS, masked, replaced
-from gluon_write.loops import Edit, Loop, LoopReader, Tile, viewed
+from gluon_write.loops import Edit, Loop, LoopReader, Tile
 from gluon_write.moved_names import carried, changed
 from gluon_write.packed_tiles import with_packed_tiles
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import excludes_later_steps
+from gluon_write.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.stored_tiles import stored_in_one
-from gluon_write.syntax import assigned_in, mentions, operands_of, reads, stores
+from gluon_write.syntax import assigned_in, mentions, reads, stores
 from gluon_write.unread import without_unread
 
 __all__ = ["Prefetcher", "prefetched"]
@@ -243,14 +244,11 @@ class Prefetcher(LoopReader):
         edits.append((node.lineno, node.lineno - 1, started))
         loads = [tile.statement for tile in loop.tiles.values()]
         earliest = min(loads, key=lambda s: s.lineno)
+        waited += [] if loop.issued else copies
         for tile in loop.tiles.values():
-            new = [f"{inner}{line}" for line in self.loaded(tile, loop, slot)]
-            if tile.stored:
-                new = [*self._own(tile), *new[1:]]
-            if tile.statement is earliest:
-                new = [*waited, *([] if loop.issued else copies), *new]
-            new += [f"{inner}{line}" for line in self._seen(tile, loop, step)]
-            edits.append((tile.statement.lineno, tile.statement.end_lineno or 0, new))
+            edits += self._tile_edits(
+                tile, loop, waited if tile.statement is earliest else [], inner
+            )
         for call in loop.products:
             edits += self.product(call, loop)
         bottom = node.body[-1].end_lineno or 0
@@ -264,6 +262,25 @@ class Prefetcher(LoopReader):
     def _is_one(self, loop: Loop) -> bool:
         """Return True if the products under way are those of one sum."""
         return [self.adds(s, loop) for s in loop.issued] == [True]
+
+    def _tile_edits(self, tile: Tile, loop: Loop, before: list[str], inner: str) -> list[Edit]:
+        """Return the edits of a tile's statement, and the lines that hand tiles on to their products.
+
+        Args:
+            before: lines in front of the statement.
+        """
+        new = [f"{inner}{line}" for line in self.loaded(tile, loop, self.slot)]
+        if tile.stored:
+            new = [*self._own(tile), *new[1:]]
+        new = [*before, *new]
+        line, handed = handed_on(self, tile, loop, self.step)
+        handed = [f"{inner}{one}" for one in handed]
+        edits: list[Edit] = []
+        if loop.issued:
+            new += handed
+        elif handed:  # other loads of the step are under way when threads wait
+            edits.append((line, line - 1, handed))
+        return [*edits, (tile.statement.lineno, tile.statement.end_lineno or 0, new)]
 
     def _operands(self, loop: Loop) -> list[Tile]:
         """Return the loads in front of a loop that become copies, which its first step waits for."""
@@ -293,37 +310,9 @@ class Prefetcher(LoopReader):
         """Return the lines of a tile's load."""
         return self.source.splitlines()[tile.statement.lineno - 1 : tile.statement.end_lineno]
 
-    def _stored(self, tile: Tile, loop: Loop, step: str) -> str:
+    def index_of(self, tile: Tile, loop: Loop, step: str) -> str:
         """Return the number of the buffer that a step stores a tile in."""
         return f"{step} % 2" if self._buffers(tile, loop) > 1 else "0"
-
-    def _seen(self, latest: Tile, loop: Loop, step: str) -> list[str]:
-        """Return the lines behind a tile's statement that store tiles, and let products read them.
-
-        The tiles of a product are stored behind the last of them: a barrier, which no load passes, comes first.
-        """
-        stored = [tile for tile in loop.tiles.values() if tile.stored]
-        stored = [tile for tile in stored if self._last_before(tile, loop) is latest.statement]
-        lines = [
-            f"{_buffer(tile, self._stored(tile, loop, step))}.store({tile.name})" for tile in stored
-        ]
-        if stored and self.on_shared(loop):
-            lines.append(f"{self.space}.nvidia.hopper.fence_async_shared()")
-        for tile in stored:
-            load = "" if self.shared(tile, loop) else ".load()"
-            buffer = _buffer(tile, self._stored(tile, loop, step))
-            lines += [] if tile.kept else [f"{tile.name} = {buffer}{load}"]
-        return lines
-
-    def _last_before(self, tile: Tile, loop: Loop) -> ast.stmt:
-        """Return the last statement of a tile before the product of this one."""
-        line = next(
-            call.lineno
-            for call in loop.products
-            if tile.name in [viewed(operand, self) for operand in operands_of(call)]
-        )
-        statements = (one.statement for one in loop.tiles.values())
-        return max((s for s in statements if s.lineno < line), key=lambda s: s.lineno)
 
     def named(self, loop: Loop, taken: set[str]) -> None:
         """Name the rings of the tiles."""
@@ -365,18 +354,18 @@ class Prefetcher(LoopReader):
         """Return True if the first product follows the fence of a tile that is stored."""
         first = min(call.lineno for call in loop.products)
         stored = [tile for tile in loop.tiles.values() if tile.stored]
-        return any(self._last_before(tile, loop).lineno < first for tile in stored)
+        return any(last_before(self, tile, loop).lineno < first for tile in stored)
 
     def loaded(self, tile: Tile, loop: Loop, slot: str) -> list[str]:
         """Return the lines that take a tile from its ring."""
         load = "" if self.shared(tile, loop) and not tile.kept else ".load()"
-        return [f"{tile.name} = {_buffer(tile, slot)}{load}"]
+        return [f"{tile.name} = {buffer_of(tile, slot)}{load}"]
 
     def operand(self, tile: Tile, loop: Loop) -> str:
         """Return the text of a tile as an operand of a unit that reads shared memory."""
         if not tile.kept:
             return tile.name
-        return _buffer(tile, self._stored(tile, loop, self.step) if tile.stored else self.slot)
+        return buffer_of(tile, self.index_of(tile, loop, self.step) if tile.stored else self.slot)
 
     def ended(self) -> str:
         """Return the line behind a loop: no copy is under way."""
@@ -535,7 +524,7 @@ class Prefetcher(LoopReader):
                     if tile.mask and not ends:
                         mask = f"({mask}) & ({inside})"
                     pointer = renamed(self.text_of(tile.pointer), moved)
-                    ring = _buffer(tile, f"{slot} % {self.stages}")
+                    ring = buffer_of(tile, f"{slot} % {self.stages}")
                     text.append(
                         f"{self.space}.{ops.space}.{ops.start}({ring}, {one_line(pointer)}, mask={one_line(mask)}{ops.other})"
                     )
@@ -579,11 +568,6 @@ class Prefetcher(LoopReader):
 def _behind(statement: ast.stmt) -> int:
     """Return the line behind a statement."""
     return (statement.end_lineno or 0) + 1
-
-
-def _buffer(tile: Tile, index: str) -> str:
-    """Return the text of a buffer of a tile's ring, as a tensor of the tile's shape."""
-    return f"{tile.ring}.index({index}){'.permute((1, 0))' if tile.flipped else ''}"
 
 
 def counted(steps: int) -> str:

@@ -16,16 +16,13 @@ loss of 8192 rows of 32000 numbers 0.99; of rows of 30522, whose elements are lo
 from __future__ import annotations
 
 import ast
-import copy
 import math
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional
 
 from gluon_core import language
 from gluon_write.loads_ahead import AheadLoop, AheadReader, read_ahead
-from gluon_write.loops import falling
 from gluon_write.sketch import Place, Sketch, place_of
-from gluon_write.step_masks import excludes_later_steps
-from gluon_write.syntax import argument, is_new, stores
+from gluon_write.syntax import is_new, stores
 
 __all__ = ["reduced_ahead"]
 
@@ -71,14 +68,6 @@ class _Reductions(AheadReader):
         fits = words + self._carried_words(loop, threads) <= _MOST_WORDS
         return loop if fits and not any(load.narrow for load in loads) else None
 
-    def ends(self, call: ast.Call, node: ast.For) -> bool:
-        """Return True if the mask of a load is known to exclude the steps behind the last one of a loop."""
-        mask = argument(call, 1, "mask")
-        if mask is None or falling(node, self.number, self.drawn):
-            return False
-        earlier = [s for s in node.body if (s.end_lineno or 0) < call.lineno]
-        return excludes_later_steps(self, _Written(earlier).visit(copy.deepcopy(mask)), node)
-
     def _reduces(self, call: ast.Call, results: set[str]) -> bool:
         """Return True for a reduction of what a step computes from its loads."""
         called = self.called(call)
@@ -98,26 +87,3 @@ class _Reductions(AheadReader):
                 sizes = [math.prod(getattr(value.type, "dims", ())) for value in values]
                 words += -(-max(sizes, default=0) // threads)
         return words
-
-
-class _Written(ast.NodeTransformer):
-    """Write an expression with the values of names that a step assigns, and without views of vectors.
-
-    Args:
-        earlier: the statements of the step before it.
-    """
-
-    def __init__(self, earlier: Sequence[ast.stmt]):
-        self.values = {
-            s.targets[0].id: s.value
-            for s in earlier
-            if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
-            and sum(s.targets[0].id in stores(one) for one in earlier) == 1
-        }  # fmt: skip
-
-    def visit_Name(self, node: ast.Name) -> Any:
-        value = self.values.get(node.id)
-        return node if value is None else self.visit(copy.deepcopy(value))
-
-    def visit_Subscript(self, node: ast.Subscript) -> Any:
-        return self.visit(node.value)

@@ -9,14 +9,15 @@ Copies that run ahead of such a loop need no other mask: K - k * BK is at most z
 from __future__ import annotations
 
 import ast
+import copy
 from collections import Counter
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 from gluon_core import language
 from gluon_write.form import Form
-from gluon_write.syntax import stores
+from gluon_write.syntax import argument, stores
 
-__all__ = ["Terms", "excludes_later_steps", "is_place", "terms_of"]
+__all__ = ["Terms", "ends_with", "excludes_later_steps", "is_place", "terms_of"]
 
 Product = tuple[str, ...]  # the factors of a term, sorted
 Terms = Counter[Product]
@@ -43,6 +44,19 @@ def excludes_later_steps(form: Form, mask: Optional[ast.expr], loop: ast.For) ->
     consumed = tuple(sorted([loop.target.id, *(_factors(step) if step else [])]))
     limit = terms_of(extent)
     return any(_excludes(form, part, limit, consumed) for part in _conditions(mask))
+
+
+def ends_with(form: Form, call: ast.Call, loop: ast.For) -> bool:
+    """Return True if the mask of a load of a loop is false in every step from its end on.
+
+    Args:
+        form: the function with the loop, which counts up to its end.
+    """
+    mask = argument(call, 1, "mask")
+    if mask is None:
+        return False
+    earlier = [s for s in loop.body if (s.end_lineno or 0) < call.lineno]
+    return excludes_later_steps(form, _Written(earlier).visit(copy.deepcopy(mask)), loop)
 
 
 def _excludes(form: Form, condition: ast.expr, limit: Terms, consumed: Product) -> bool:
@@ -103,3 +117,26 @@ def is_place(form: Form, text: str) -> Optional[ast.Call]:
         return is_place(form, ast.unparse(values[0])) if len(stored) == 1 == len(values) else None
     called = isinstance(node, ast.Call) and form.called(node) is language.arange
     return node if called and isinstance(node, ast.Call) else None
+
+
+class _Written(ast.NodeTransformer):
+    """Write an expression with the values of names that a step assigns, and without views of vectors.
+
+    Args:
+        earlier: the statements of the step before it.
+    """
+
+    def __init__(self, earlier: Sequence[ast.stmt]):
+        self.values = {
+            s.targets[0].id: s.value
+            for s in earlier
+            if isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+            and sum(s.targets[0].id in stores(one) for one in earlier) == 1
+        }  # fmt: skip
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        value = self.values.get(node.id)
+        return node if value is None else self.visit(copy.deepcopy(value))
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        return self.visit(node.value)

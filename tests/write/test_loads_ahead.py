@@ -100,6 +100,31 @@ def shifted(q, keys, values, shifts, factors, out, count, B: gl.constexpr):
     gl.store(out + tile, acc)
 
 
+@gluon.jit(layouts="auto")
+def forth_and_back(a, b, out, M, N, K, B: gl.constexpr):
+    """Multiply by a transposed matrix whose rows begin anywhere, and add products with it to the rows of the result."""
+    rows, along = gl.arange(0, B), gl.arange(0, B)
+    left = a + rows[:, None] * K + along[None, :]
+    right = b + rows[:, None] * K + along[None, :]
+    sums = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        inside = along < K - k
+        x = gl.load(left, mask=(rows < M)[:, None] & inside[None, :], other=0.0)
+        y = gl.load(right, mask=(rows < N)[:, None] & inside[None, :], other=0.0)
+        sums = gl.portable.mma(x, y.trans(), sums)
+        left += B
+        right += B
+    sums = sums.to(gl.float16)
+    for k in range(0, K, B):
+        known = (rows < N)[:, None] & (k + along < K)[None, :]
+        w = gl.load(b + rows[:, None] * K + (k + along)[None, :], mask=known, other=0.0)
+        inside = (rows < M)[:, None] & (k + along < K)[None, :]
+        place = out + rows[:, None] * K + (k + along)[None, :]
+        old = gl.load(place, mask=inside, other=0.0)
+        new = gl.portable.mma(sums, w, gl.zeros([B, B], gl.float32))
+        gl.store(place, old + new, mask=inside)
+
+
 def loop_of(kernel, signature, **constants):
     """Return the loop of a compiled kernel, which a load within feeds or not."""
     asked = gluon.compile(kernel, target="sm_90", signature=signature, constexprs=constants)
@@ -168,6 +193,22 @@ def test_the_last_step_branches_around_narrow_loads():
     pointers = {"a": "*fp16", "c": "*fp32", "N": "i32", "K": "i32", "q": "*i8"}
     loop = loop_of(weighted, pointers, B=16, BK=16)
     assert "scf.if" in loop and loop.index("scf.if") < loop.index("tt.load")
+
+
+def test_narrow_operands_of_both_loops(chosen_sources):
+    rng = np.random.default_rng(6)
+    a, b = (rng.standard_normal((n, 40)).astype(np.float16) for n in (13, 16))
+    out = rng.standard_normal((13, 40)).astype(np.float32)
+    sums = (a.astype(np.float32) @ b.T.astype(np.float32)).astype(np.float16)
+    wanted = out + sums.astype(np.float32) @ b.astype(np.float32)
+    forth_and_back[(1,)](a, b, out, 13, 16, 40, 16, num_stages=3, target="sim:hopper")
+    assert np.allclose(out, wanted, atol=5e-2, rtol=1e-2)
+    before, first, second = chosen_sources[-1].split("for k in")
+    # The mask ends with the loop, pointers are moved where a step follows, and one barrier is for both tiles.
+    assert "x_ahead = gl.load(left_ahead, mask=" in before and "k_ahead <" not in before
+    assert first.index("left_ahead +=") < first.index("x_ahead = gl.load(")
+    assert first.index("y_ring.index(0).store(y)") < first.index("x = x_ring.index(0).load()")
+    assert second.index("old = gl.load(") < second.index(".store(w)")
 
 
 def test_factors_of_the_one_product_stay():
