@@ -119,13 +119,13 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
 
 def _halves(graph: Graph) -> Iterator[Unknown]:
     """Yield the layouts of tensors that are joined, and of those that others are split into."""
-    found: dict[int, Unknown] = {}
+    halves: dict[int, Unknown] = {}
     for relation in graph.relations:
         op = getattr(relation.detail, "op", "") if relation.kind == "infer" else ""
         if op in ("join", "split"):
             one = relation.source if op == "join" else relation.result
-            found[one.number] = one
-    yield from (one for one in found.values() if one.fixed is None)
+            halves[one.number] = one
+    yield from (one for one in halves.values() if one.fixed is None)
 
 
 def _tile_halves(graph: Graph, passed: _Passed) -> None:
