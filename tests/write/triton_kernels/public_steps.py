@@ -55,18 +55,18 @@ def mrope_kernel(
     t_sin = sin + pid * half
     h_sin = t_sin + num_tokens * half
     w_sin = h_sin + num_tokens * half
-    at = tl.arange(0, pad_hd // 2)
-    in_t = at < t_end
-    in_h = (t_end <= at) & (at < h_end)
-    in_w = (h_end <= at) & (at < half)
-    cos_row = tl.load(t_cos + at, mask=in_t, other=0) + tl.load(h_cos + at, mask=in_h, other=0)
-    cos_row += tl.load(w_cos + at, mask=in_w, other=0)
-    sin_row = tl.load(t_sin + at, mask=in_t, other=0) + tl.load(h_sin + at, mask=in_h, other=0)
-    sin_row += tl.load(w_sin + at, mask=in_w, other=0)
-    first_q = tl.arange(0, pad_qh)[:, None] * hd + at[None, :]
-    first_k = tl.arange(0, pad_kh)[:, None] * hd + at[None, :]
-    mask_q = (tl.arange(0, pad_qh)[:, None] < n_qh) & (at[None, :] < half)
-    mask_k = (tl.arange(0, pad_kh)[:, None] < n_kh) & (at[None, :] < half)
+    pair = tl.arange(0, pad_hd // 2)
+    in_t = pair < t_end
+    in_h = (t_end <= pair) & (pair < h_end)
+    in_w = (h_end <= pair) & (pair < half)
+    cos_row = tl.load(t_cos + pair, mask=in_t, other=0) + tl.load(h_cos + pair, mask=in_h, other=0)
+    cos_row += tl.load(w_cos + pair, mask=in_w, other=0)
+    sin_row = tl.load(t_sin + pair, mask=in_t, other=0) + tl.load(h_sin + pair, mask=in_h, other=0)
+    sin_row += tl.load(w_sin + pair, mask=in_w, other=0)
+    first_q = tl.arange(0, pad_qh)[:, None] * hd + pair[None, :]
+    first_k = tl.arange(0, pad_kh)[:, None] * hd + pair[None, :]
+    mask_q = (tl.arange(0, pad_qh)[:, None] < n_qh) & (pair[None, :] < half)
+    mask_k = (tl.arange(0, pad_kh)[:, None] < n_kh) & (pair[None, :] < half)
     q1 = tl.load(q_ptr + first_q, mask=mask_q, other=0).to(sin_row.dtype)
     k1 = tl.load(k_ptr + first_k, mask=mask_k, other=0).to(sin_row.dtype)
     q2 = tl.load(q_ptr + first_q + half, mask=mask_q, other=0).to(sin_row.dtype)
@@ -240,14 +240,17 @@ def cummax_kernel(x_ptr, out_ptr, place_ptr, M, N, BM: tl.constexpr, BN: tl.cons
         offsets = rows[:, None] * N + cols[None, :]
         x = tl.load(x_ptr + offsets, mask=mask, other=-float("inf")).to(tl.float32)
         places = tl.broadcast_to(cols[None, :], [BM, BN])
-        top, at = tl.associative_scan((x, places), 1, larger)
+        top, highest = tl.associative_scan((x, places), 1, larger)
         before = top < best[:, None]
-        top, at = tl.where(before, best[:, None], top), tl.where(before, place[:, None], at)
+        top, highest = (
+            tl.where(before, best[:, None], top),
+            tl.where(before, place[:, None], highest),
+        )
         tl.store(out_ptr + offsets, top, mask=mask)
-        tl.store(place_ptr + offsets, at.to(tl.int64), mask=mask)
+        tl.store(place_ptr + offsets, highest.to(tl.int64), mask=mask)
         last = cols[None, :] == start + BN - 1
         best = tl.max(tl.where(last, top, -float("inf")), 1)
-        place = tl.sum(tl.where(last, at, 0), 1)
+        place = tl.sum(tl.where(last, highest, 0), 1)
 
 
 def cummax():
@@ -418,9 +421,9 @@ def int4_decode_kernel(
     begin = part * split
     end = tl.minimum(begin + split, length)
     for n in range(begin, end, BN):
-        at = n + tl.arange(0, BN)
-        inside = at < end
-        row = (head * length + at)[:, None]
+        token = n + tl.arange(0, BN)
+        inside = token < end
+        row = (head * length + token)[:, None]
         k = tl.load(k_ptr + row * W + words[None, :], mask=inside[:, None], other=0)
         ks = tl.load(ks_ptr + row * G + group[None, :], mask=inside[:, None], other=0)
         k_scale = (ks & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
