@@ -1,20 +1,25 @@
 """Wait for the products of a loop only where it has steps.
 
     if 0 < K:
+        acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
         for k in range(0, K, BK):
             ...
         acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
 
 Behind a loop that may have no steps, sums of products under way meet the zeros from before it: ptxas 12.8 then waits after
-each `wgmma`, where a step unpacks its operand while the product of the step before runs.
+each `wgmma`, where a step stores an operand while the product of the step before runs.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import Mapping
+from typing import Any, Mapping
+
+from gluon_write.syntax import stores
 
 __all__ = ["with_awaited_loops"]
+
+_GONE = "\0"  # a line that moves
 
 
 def with_awaited_loops(text: str, conditions: Mapping[str, str]) -> str:
@@ -25,16 +30,28 @@ def with_awaited_loops(text: str, conditions: Mapping[str, str]) -> str:
     """
     lines = text.splitlines()
     for block in ast.walk(ast.parse(text)):
-        body = getattr(block, "body", None)
+        body: Any = getattr(block, "body", None)
         for loop, behind in zip(body, body[1:]) if isinstance(body, list) else ():
             condition = conditions.get(_counter(loop))
             if condition is None or "warpgroup_mma_wait(0" not in ast.unparse(behind):
                 continue
             first, last = loop.lineno - 1, behind.end_lineno
+            begun = []  # sums that may be under way are of another type
+            for statement in body[: body.index(loop)]:
+                if _begins(statement, behind):
+                    begun.append(f"    {lines[statement.lineno - 1]}")
+                    lines[statement.lineno - 1] = _GONE
             moved = [f"    {line}" if line.strip() else line for line in lines[first:last]]
-            lines[first] = f"{' ' * loop.col_offset}if {condition}:\n{moved[0]}"
+            head = [f"{' ' * loop.col_offset}if {condition}:", *begun]
+            lines[first] = "\n".join([*head, moved[0]])
             lines[first + 1 : last] = moved[1:]
-    return "\n".join(lines) + "\n"
+    return "\n".join(line for line in lines if line != _GONE) + "\n"
+
+
+def _begins(statement: ast.stmt, behind: ast.stmt) -> bool:
+    """Return True if a statement lets a sum be under way that the one behind the loop waits for."""
+    begins = isinstance(statement, ast.Assign) and "warpgroup_mma_init(" in ast.unparse(statement)
+    return begins and stores(statement) <= stores(behind)
 
 
 def _counter(node: ast.stmt) -> str:

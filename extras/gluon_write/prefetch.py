@@ -203,8 +203,7 @@ class Prefetcher(LoopReader):
         # A sum is under way until the next step's products; others are over before it.
         one_sum = self._is_one(loop)
         single = len(arrived) > 1 and one_sum
-        alone = one_sum and end is node and not begun
-        if alone and any(tile.stored for tile in loop.tiles.values()):
+        if end is node and not begun and any(tile.stored for tile in loop.tiles.values()):
             self.awaited[step] = loop.inside(first, last)
         # The buffer of the step before the last one is free as soon as all have come to a step.
         first_thing = single and stages > 3

@@ -138,6 +138,25 @@ def two_in_turn(q, k, v, out, length, stride, D: gl.constexpr, B: gl.constexpr):
     gl.store(out + rows[:, None] * D + columns[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def chained(q, k, v, out, length, stride, D: gl.constexpr, B: gl.constexpr):
+    """Multiply by an operand that copies cannot move, and by one that they can."""
+    rows, columns = gl.arange(0, B), gl.arange(0, D)
+    query = gl.load(q + rows[:, None] * D + columns[None, :])
+    acc = gl.zeros([B, D], gl.float32)
+    for start in range(0, length, B):
+        inside = start + rows < length
+        key = gl.load(
+            k + columns[:, None] * stride + (start + rows)[None, :], mask=inside[None, :], other=0.0
+        )
+        weight = gl.maximum(gl.portable.mma(query, key, gl.zeros([B, B], gl.float32)), 0.0)
+        value = gl.load(
+            v + (start + rows)[:, None] * D + columns[None, :], mask=inside[:, None], other=0.0
+        )
+        acc = gl.portable.mma(weight.to(gl.float16), value, acc)
+    gl.store(out + rows[:, None] * D + columns[None, :], acc)
+
+
 def operands(m, n, k):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -185,6 +204,27 @@ def test_operands_are_read_before_the_others_are_stored(target, stride):
             two_in_turn[(1,)](q, k, v, out, 128, stride, 64, 64, num_stages=3, target=target)
         wanted = weight @ v[:, :64].astype(np.float32)
         assert np.allclose(out, wanted, atol=5e-2, rtol=1e-2), schedule
+
+
+def test_a_chain_stays_under_way_where_an_operand_is_stored():
+    """The sum of a loop without steps is in a branch of its own: else ptxas waits after each `wgmma`."""
+    signature = {name: "*fp16:16" for name in "qkv"} | {"out": "*fp32:16"}
+    signature |= {"length": "i32", "stride": "i32"}
+    sizes = {"D": 64, "B": 64}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked = gluon.compile(chained, target="sm_90", signature=signature, constexprs=sizes)
+    assert asked.asm["ptx"].count("wgmma.wait_group") == 2
+    rng = np.random.default_rng(5)
+    for length in (0, 100):
+        q, k, v = (
+            rng.standard_normal(s).astype(np.float16) for s in ((64, 64), (64, 131), (128, 64))
+        )
+        out = np.ones((64, 64), np.float32)
+        chained[(1,)](q, k, v, out, length, 131, 64, 64, num_stages=2, target="sim:hopper")
+        weight = np.maximum(q.astype(np.float32) @ k[:, :length].astype(np.float32), 0)
+        wanted = weight.astype(np.float16).astype(np.float32) @ v[:length].astype(np.float32)
+        assert np.allclose(out, wanted, atol=0.3, rtol=1e-2), length
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
