@@ -303,7 +303,7 @@ class Code:
     def without(self, places: Collection[int]) -> Code:
         """Return the code without the instructions at some places, and without all that only they need."""
         steps = [
-            Jump(step.loc, i + 1) if i in places else replace(step) if isinstance(step, (Branch, Move)) else step
+            Jump(step.loc, i + 1) if i in places else replace(step) if isinstance(step, (Branch, Jump, Move, Test)) else step
             for i, step in enumerate(self.steps)
         ]  # fmt: skip
         code = Code(self.name, steps, active=self.active, data=self.data)
@@ -317,6 +317,8 @@ class Code:
                     code.steps[index] = Jump(step.loc, code._after(step.loop))
                     changed = True
         code._drop()
+        code._shorten()
+        code._live()
         return code
 
     def _after(self, loop: Loop) -> int:

@@ -23,6 +23,8 @@ MOST_DECISIONS = 24  # between two events of a task
 _MOST_PREFIX = 64
 IN_TURN = True  # the search follows one schedule where it represents all
 _ENOUGH = 200  # states: buffers are watched together where barriers alone have fewer, and up to these and half as many again
+_FEW = 60  # states of barriers, from which on parts are watched by themselves
+_APART = 5  # times as many states as parts that are watched together have
 _MORE = 4  # times these before a task is walked alone
 _MOST_SINCE = 256  # steps between two states that are noted
 _SMALLER = "a launch with smaller constants: fewer stages, fewer roles"
@@ -392,8 +394,8 @@ class _Whole:
         shared = [buffer for buffer in owners if len(owners[buffer]) > 1]
         parts = parts_of(self.lowered, shared, in_turn, self.touched)
         enough = _ENOUGH + outcome.states * 3 // 2
-        if in_turn and outcome.states >= _ENOUGH:
-            outcome, parts = self.alone(facts, apart, outcome, parts, enough)
+        if in_turn and outcome.states >= _FEW:
+            outcome, parts = self.alone(facts, apart, outcome, parts, _APART * enough)
         todo = [parts] if outcome.states < _ENOUGH else [[part] for part in reversed(parts)]
         while todo and not outcome.ends:
             parts = todo.pop()
@@ -413,7 +415,9 @@ class _Whole:
             nothing = frozenset[int]()
             mine = [Part(frozenset(buffers), nothing, nothing) for buffers in own.values()]
             outcome, mine = (
-                self.alone(facts, apart, outcome, mine, enough) if in_turn else (outcome, mine)
+                self.alone(facts, apart, outcome, mine, _APART * enough)
+                if in_turn
+                else (outcome, mine)
             )
             own = {task: b for task, b in own.items() if any(part.buffers == b for part in mine)}
         for task, buffers in own.items():
@@ -441,7 +445,7 @@ class _Whole:
             copies, doubts = self.lowered.left, self.lowered.doubts
             noted = dict(copies), dict(doubts)
             try:
-                other = self._walk(True, facts, apart, focus, 2 * most, False)
+                other = self._walk(True, facts, apart, focus, most, False)
                 ends = other.ends or noted != (copies, doubts)
             except Depends:
                 ends = True

@@ -86,6 +86,17 @@ class Term:
     name: str
     args: tuple[Any, ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Term) or hash(self) != hash(other) or self.name != other.name:
+            return False
+        if self.args is not other.args:
+            if self.args != other.args:
+                return False
+            object.__setattr__(self, "args", other.args)  # equal terms are compared once
+        return True
+
     def __hash__(self) -> int:
         known: Optional[int] = self.__dict__.get("_hash")
         if known is None:
