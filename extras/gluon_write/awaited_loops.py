@@ -13,7 +13,7 @@ each `wgmma`, where a step stores an operand while the product of the step befor
 from __future__ import annotations
 
 import ast
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from gluon_write.syntax import stores
 
@@ -37,10 +37,9 @@ def with_awaited_loops(text: str, conditions: Mapping[str, str]) -> str:
                 continue
             first, last = loop.lineno - 1, behind.end_lineno
             begun = []  # sums that may be under way are of another type
-            for statement in body[: body.index(loop)]:
-                if _begins(statement, behind):
-                    begun.append(f"    {lines[statement.lineno - 1]}")
-                    lines[statement.lineno - 1] = _GONE
+            for statement in _begins(body[: body.index(loop)], stores(behind)):
+                begun.append(f"    {lines[statement.lineno - 1]}")
+                lines[statement.lineno - 1] = _GONE
             moved = [f"    {line}" if line.strip() else line for line in lines[first:last]]
             head = [f"{' ' * loop.col_offset}if {condition}:", *begun]
             lines[first] = "\n".join([*head, moved[0]])
@@ -48,10 +47,11 @@ def with_awaited_loops(text: str, conditions: Mapping[str, str]) -> str:
     return "\n".join(line for line in lines if line != _GONE) + "\n"
 
 
-def _begins(statement: ast.stmt, behind: ast.stmt) -> bool:
-    """Return True if a statement lets a sum be under way that the one behind the loop waits for."""
-    begins = isinstance(statement, ast.Assign) and "warpgroup_mma_init(" in ast.unparse(statement)
-    return begins and stores(statement) <= stores(behind)
+def _begins(before: Sequence[ast.stmt], sums: set[str]) -> list[ast.stmt]:
+    """Return the statements that let sums be under way which the one behind the loop waits for."""
+    last = {name: statement for statement in before for name in sums & stores(statement)}
+    begun = [one for one in last.values() if "warpgroup_mma_init(" in ast.unparse(one)]
+    return [one for one in begun if isinstance(one, ast.Assign)]
 
 
 def _counter(node: ast.stmt) -> str:

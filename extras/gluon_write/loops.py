@@ -153,16 +153,19 @@ class LoopReader(Form):
         if not self.space:
             return None
         taken = set(re.findall(r"\w+", self.source))
-        edits: list[Edit] = []
+        edits: list[tuple[Edit, int]] = []  # with the last line of the loop
         for node in ast.walk(self.tree):
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 loop = self.read(node)
                 if loop is not None:
-                    edits += edits_of(loop, taken)
+                    edits += [(edit, node.end_lineno or 0) for edit in edits_of(loop, taken)]
         if not edits:
             return None
         lines = self.source.splitlines()
-        for start, stop, new in sorted(edits, key=lambda e: (e[0], e[1]), reverse=True):
+        # Where a loop begins behind another one, its lines come behind those that end the other.
+        for (start, stop, new), _ in sorted(
+            edits, key=lambda e: (e[0][0], e[0][1], e[1]), reverse=True
+        ):
             lines[start - 1 : stop] = new
         return "\n".join(lines) + "\n"
 

@@ -227,6 +227,34 @@ def test_a_chain_stays_under_way_where_an_operand_is_stored():
         assert np.allclose(out, wanted, atol=0.3, rtol=1e-2), length
 
 
+@gluon.jit(layouts="auto")
+def one_behind_the_other(a, b, w, c, K, L, stride, B: gl.constexpr):
+    i, j = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        x = gl.load(a + i * K + k + j, mask=k + j < K, other=0.0)
+        acc = gl.portable.mma(x, gl.load(b + (k + i) * stride + j, mask=k + i < K, other=0.0), acc)
+    for k in range(0, L, B):
+        x = gl.load(a + i * K + k + j, mask=k + j < L, other=0.0)
+        acc = gl.portable.mma(x, gl.load(w + (k + i) * stride + j, mask=k + i < L, other=0.0), acc)
+    gl.store(c + i * B + j, acc)
+
+
+@pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
+@pytest.mark.parametrize("stride", [64, 65])
+def test_a_loop_begins_where_another_one_ends(target, stride):
+    """Nothing is between them; rows of 65 pass through registers, and sums are under way in each loop."""
+    rng = np.random.default_rng(6)
+    a, b, w = (
+        rng.standard_normal(s).astype(np.float16) for s in ((64, 128), (128, stride), (128, stride))
+    )
+    for length in (0, 96):
+        c = np.zeros((64, 64), np.float32)
+        one_behind_the_other[(1,)](a, b, w, c, 128, length, stride, 64, num_stages=3, target=target)
+        a_, b_, w_ = (x.astype(np.float32) for x in (a, b[:, :64], w[:length, :64]))
+        assert np.allclose(c, a_ @ b_ + a_[:, :length] @ w_, atol=1e-2), length
+
+
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80", "sim:gfx942"])
 @pytest.mark.parametrize("depth", [0, 64, 160])
 def test_second_operand_is_computed(target, depth):
