@@ -2,8 +2,8 @@
 
 On a page, blocks run in order in one folder with the examples in it. A Python block that starts with
 `# name.py` is saved under that name, and not run by itself where a command of the page runs it and
-says how it fails, or where the page shows what it prints there alone; `exit code N` behind it or behind a command gives its exit code. The text
-below a command, or in a `text` block right below one of Python, is what it prints: `...` is anything.
+says how it fails, or where the page shows what it prints there alone; `exit code N` behind it or behind a command gives its exit code. `$ cat NAME`
+shows a file, which is saved. The text below a command, or in a `text` block right below one of Python, is what it prints: `...` is anything.
 Blocks of `sh`, `py` and `toml` are not run: they install things, need a GPU, or are fragments.
 """
 
@@ -132,6 +132,9 @@ def test_a_page_runs(page, tmp_path):
             check(printed, output, f"{page.name}, block {number}")
             continue
         for line, shown in commands(text):
+            if line.startswith("$ cat "):
+                (tmp_path / line.removeprefix("$ cat ")).write_text(shown + "\n")
+                continue
             environment = dict(common)
             command = command_line(line[2:], environment)
             wanted = re.search(r"# exit code (\d)", line)
