@@ -180,7 +180,7 @@ def attention(
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
     gl.nvidia.ampere.async_copy.wait_group(0)
     total = gl.convert_layout(gl.sum(total_lanes, 1), largest_layout)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    result = (acc * (1.0 / total)[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)
 
 

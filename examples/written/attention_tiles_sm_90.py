@@ -173,7 +173,7 @@ def attention_rows(
         value_ring.release(slot)
         slot = slot.next()
     total = gl.convert_layout(gl.sum(total_lanes, 1), largest_layout)
-    result = (acc / total[:, None]).to(out.dtype.element_ty)
+    result = (acc * (1.0 / total)[:, None]).to(out.dtype.element_ty)
     gl.portable.store(out_tiles, [row + part_2 * 64, 0], result)
 
 

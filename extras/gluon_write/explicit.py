@@ -16,6 +16,7 @@ from gluon_core import _triton, language
 from gluon_core.errors import GluonError, KernelWarning, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_write.accumulate import accumulated
+from gluon_write.adjacent import with_adjacent_loops, with_shared_names
 from gluon_write.branches import taken_alone
 from gluon_write.buffered import buffered
 from gluon_write.byte_operands import lines_of
@@ -41,6 +42,7 @@ from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prepare import prepared
 from gluon_write.prices import LEAST_COPY_BITS, vector_of
+from gluon_write.reciprocals import with_reciprocals
 from gluon_write.recompute import recomputed
 from gluon_write.reductions_ahead import reduced_ahead
 from gluon_write.refusals import of_conflict, of_solution
@@ -53,7 +55,12 @@ from gluon_write.sums_ahead import summed_ahead
 from gluon_write.tensor_memory import in_tensor_memory
 from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
-from gluon_write.tiles_of_pointers import strided_tiles_pay, with_strided_tiles, with_tiles
+from gluon_write.tiles_of_pointers import (
+    in_one_walk,
+    strided_tiles_pay,
+    with_strided_tiles,
+    with_tiles,
+)
 from gluon_write.unknowns import Access, AnyLayout, Graph
 
 __all__ = ["chosen_for", "explicit"]
@@ -237,8 +244,9 @@ def _with_loops(
         formed = _formed(tiled, trace, traced, stages, target, warps, fewer, any_order)
         if strided_tiles_pay(formed[0], trace, target, warps):
             return formed
-    fn, drawn = with_tiles(fn, drawn, traced, target)
-    return _formed(fn, drawn, traced, stages, target, warps, fewer)
+    tiled = with_tiles(fn, drawn, traced, target)
+    fn, drawn, any_order = in_one_walk(*tiled, traced, target)
+    return _formed(fn, drawn, traced, stages, target, warps, fewer, any_order)
 
 
 def _formed(
@@ -259,12 +267,16 @@ def _formed(
     alone = hoisted(fn, drawn.jits)
     if alone is not fn:
         fn, drawn = alone, traced(alone)
-    apart_by_lanes = summed_by_lanes(fn, drawn, target)
-    if apart_by_lanes is not fn:
-        fn, drawn = apart_by_lanes, traced(apart_by_lanes)
-    rare = guarded(fn, drawn)
-    if rare is not fn:
-        fn, drawn = rare, traced(rare)
+    if any_order:
+        fn, drawn = _after(with_adjacent_loops, fn, drawn, traced)
+    for change in (
+        partial(with_reciprocals, target=target),
+        partial(summed_by_lanes, target=target),
+        guarded,
+    ):
+        fn, drawn = _after(change, fn, drawn, traced)
+    if any_order:
+        fn, drawn = _after(with_shared_names, fn, drawn, traced)
     if target.has("nvidia.tcgen05") and chosen_form() != "pipelined":
         special = _in_one(fn, drawn, traced, stages, target, warps)
         if special is not fn:
@@ -285,6 +297,14 @@ def _formed(
             begun = with_first_products(special, drawn)
             return (special, drawn) if begun is special else (begun, traced(begun))
     return (pipelined, traced(pipelined)) if pipelined is not fn else (fn, drawn)
+
+
+def _after(
+    change: Callable[[Any, Sketch], Any], fn: Any, drawn: Sketch, traced: Callable[..., Sketch]
+) -> tuple[Any, Sketch]:
+    """Return a kernel after a change of its text, and its trace."""
+    changed = change(fn, drawn)
+    return (fn, drawn) if changed is fn else (changed, traced(changed))
 
 
 def _in_partitions(

@@ -46,6 +46,10 @@ class Form:
         self.encoded = [line.encode() for line in source.split("\n")]
         self.tree: Any = ast.parse(source).body[0]
 
+    def copied(self, fn: Any, jits: list[Any]) -> Any:
+        """Return a kernel with the text that is held, or the kernel where it is the same."""
+        return fn if self.source == fn.src else changed_copy(fn, jits, {0: self.source}, {})
+
     def called(self, node: Any) -> Any:
         """Return the function that a call names, None where it is computed."""
         if not isinstance(node, ast.Call):

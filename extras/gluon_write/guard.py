@@ -24,6 +24,7 @@ from gluon_write.form import factor, rewritten
 from gluon_write.loops import falling
 from gluon_write.parting import Masked, ends_of, parts_of, unmasked
 from gluon_write.recompute import Definitions
+from gluon_write.single_step import has_at_most_one_step
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.stored_rows import StoredRows
 from gluon_write.syntax import argument, reads, stores
@@ -73,10 +74,10 @@ class _Guard(Definitions):
             if any(inner is not loop and inner in loops for inner in ast.walk(loop)):
                 continue
             masked = [m for m in map(self._masked, loop.body) if m is not None]
-            if not masked:
+            parts = self._parts(loop, masked) if masked else None
+            if not masked or parts is None and has_at_most_one_step(self, loop):
                 continue
             changed = True
-            parts = self._parts(loop, masked)
             if parts is not None:
                 lines[loop.lineno - 1 : loop.end_lineno] = parts
                 continue
@@ -96,6 +97,8 @@ class _Guard(Definitions):
         ends, names = ends_of(loop, masked), {n for one in masked for n in stores(one.statement)}
         if ends and self.stored is not None and self.stored.leave(loop, names, ends):
             return unmasked(self, loop, masked)
+        if has_at_most_one_step(self, loop):
+            return None
         return parts_of(self, self.space, loop, masked, self.constants)
 
     def _masked(self, statement: ast.stmt) -> Optional[Masked]:

@@ -284,6 +284,22 @@ class IndexForms(Form):
             raise NoIndex
         return Polynomial.of(text)
 
+    def least(self, node: ast.expr) -> list[Polynomial]:
+        """Return numbers of which the least is an expression's value."""
+        if isinstance(node, ast.Name):
+            source = self.reaching(node.id, node)
+            value = source.value if isinstance(source, ast.Assign) else None
+            target = source.targets[0] if isinstance(source, ast.Assign) else None
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                words = [getattr(part, "id", "") for part in target.elts]
+                value = value.elts[words.index(node.id)] if words.count(node.id) == 1 else None
+            if value is not None:
+                return self.least(value)
+        if isinstance(node, ast.Call) and not node.keywords:
+            if ast.unparse(node.func) == "min" or self.called(node) is language.minimum:
+                return [form for arg in node.args for form in self.least(arg)]
+        return [self.form_of(node)]
+
     def _variable(self, name: str, loop: ast.For) -> Polynomial:
         first, _, step = self._bounds(loop)
         number = step.number

@@ -13,7 +13,7 @@ exchanges sums between the four threads that hold a row of a product, in each st
         total_lanes = total_lanes * kept[:, None] + gl.sum(gl.sum(pairs, 3), 1)
     total = gl.sum(total_lanes, 1)
 
-The sums have another order, as they have with each other layout.
+The sums have another order, as they have with each other layout. A loop right behind another one goes on with its lanes.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class _Lanes(Form):
         self.number, self.drawn = number, drawn
         self.space = next((n for n, value in self.scope.items() if value is language), "")
         self.taken = {*re.findall(r"\w+", self.source), *self.scope}
+        self.sums: set[tuple[Any, str]] = set()
+        self.names: dict[tuple[ast.For, str], str] = {}  # of the lanes of a loop's sums
 
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
@@ -73,15 +75,27 @@ class _Lanes(Form):
             return None
         lines = self.source.splitlines()
         loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
-        changed = False
+        by_loop: dict[ast.For, list[_Sum]] = {}
         for loop in sorted(loops, key=lambda n: n.lineno, reverse=True):
             if any(inner is not loop and inner in loops for inner in ast.walk(loop)):
                 continue
             sums = self._sums(loop)
             if sums:
-                lines[loop.lineno - 1 : loop.end_lineno] = self._written(loop, sums, lines)
-                changed = True
-        return "\n".join(lines) + "\n" if changed else None
+                by_loop[loop] = sums
+        self.sums = {(loop, one.name) for loop, sums in by_loop.items() for one in sums}
+        for loop, sums in by_loop.items():
+            lines[loop.lineno - 1 : loop.end_lineno] = self._written(loop, sums, lines)
+        return "\n".join(lines) + "\n" if by_loop else None
+
+    def _neighbour(self, loop: ast.For, name: str, step: int) -> Optional[ast.For]:
+        """Return the loop right before (-1) or behind (1) another one that has a sum of a name, too."""
+        for node in ast.walk(self.tree):
+            for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+                if isinstance(block, list) and loop in block:
+                    place = block.index(loop) + step
+                    other = block[place] if 0 <= place < len(block) else None
+                    return other if (other, name) in self.sums else None
+        return None
 
     def _multiplies(self, loop: ast.For) -> bool:
         return any(self.called(node) is portable.mma for node in ast.walk(loop))
@@ -203,10 +217,15 @@ class _Lanes(Form):
         before, after = [], []
         edits: list[tuple[ast.stmt, list[str]]] = []
         for one in sums:
-            name = free_name(f"{one.name}_lanes", self.taken)
-            first = f"({gl}.arange(0, {_LANES}) == 0)[None, :]"
-            before.append(f"{outer}{name} = {gl}.where({first}, {one.name}[:, None], 0.0)")
-            after.append(f"{outer}{one.name} = {gl}.sum({name}, 1)")
+            behind = self._neighbour(loop, one.name, 1)
+            name = self.names[behind, one.name] if behind else ""
+            if behind is None:
+                name = free_name(f"{one.name}_lanes", self.taken)
+                after.append(f"{outer}{one.name} = {gl}.sum({name}, 1)")
+            self.names[loop, one.name] = name
+            if self._neighbour(loop, one.name, -1) is None:
+                first = f"({gl}.arange(0, {_LANES}) == 0)[None, :]"
+                before.append(f"{outer}{name} = {gl}.where({first}, {one.name}[:, None], 0.0)")
             texts = {call: self._by_lanes(call) for call in one.rows}
             for statement in loop.body:
                 calls = [call for call, home in one.rows.items() if home is statement]
@@ -229,7 +248,7 @@ class _Lanes(Form):
             end = (statement.end_lineno or statement.lineno) - loop.lineno + 1
             block[begin:end] = [inner + line for line in new]
         note = f"{outer}# Each thread adds up its part of a row; the four parts are added up behind the loop."
-        return [note, *before, *block, *after]
+        return [*([note] if before else []), *before, *block, *after]
 
     def _column(self, node: ast.expr) -> str:
         """Return a factor of rows as one of lanes."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.branches import taken_alone
-from gluon_write.partitions import LAUNCHED, MOST_PARTS, REGISTERS, SHARERS, Partitions
+from gluon_write.partitions import LAUNCHED, MOST_PARTS, REGISTERS, SHARERS, Order, Partitions
 from gluon_write.programs import reversed_programs
 from gluon_write.ring_plan import GROUP, NoForm, NoRoom
 from gluon_write.rows import parted
@@ -65,7 +64,7 @@ def in_partitions(
     parts = MOST_PARTS if has_several_products(drawn, target) else 1
     written: Optional[Partitions] = None
     try:
-        written = _with_parts(fn, drawn, traced, target, stages, warps, parts)
+        written = _with_parts(fn, drawn, traced, target, stages, warps, parts, Order(any_order))
     except NoRoom:  # a program that walks stores its result when no tile is on its way
         pass
     except (NoForm, GluonError):
@@ -75,7 +74,8 @@ def in_partitions(
     if walk is not None:
         try:
             other = traced(walk.kernel)
-            walks = _with_parts(walk.kernel, other, traced, target, stages, warps, parts, walk.ends)
+            rest = (stages, warps, parts, Order(any_order, walk.ends))
+            walks = _with_parts(walk.kernel, other, traced, target, *rest)
             pays = walks.gain > 1 and (parts > 1 or walks.alone)
             try:
                 shared = _sharing(fn, drawn, traced, target, stages, warps, walks, fewer, any_order)
@@ -94,7 +94,9 @@ def in_partitions(
     if ordered is not None:
         try:
             other = traced(ordered)
-            written = _with_parts(ordered, other, traced, target, stages, warps, parts)
+            written = _with_parts(
+                ordered, other, traced, target, stages, warps, parts, Order(any_order)
+            )
         except (NoForm, GluonError):
             pass  # in the order of the grid
     return written.kernel if form or written.gain > 1 else fn
@@ -108,15 +110,15 @@ def _with_parts(
     stages: int,
     warps: int,
     parts: int,
-    ends: Sequence[str] = (),
+    order: Order,
 ) -> Partitions:
     if parts == 1:
-        return Partitions(fn, drawn, target, stages, warps, 1, "", ends)
+        return Partitions(fn, drawn, target, stages, warps, 1, "", order)
     halved = parted(fn, drawn, parts)
     if halved is None:
         raise NoForm
     fn, part = halved
-    return Partitions(fn, traced(fn, GROUP), target, stages, warps, parts, part, ends)
+    return Partitions(fn, traced(fn, GROUP), target, stages, warps, parts, part, order)
 
 
 def _sharing(
@@ -165,10 +167,10 @@ def _sharing(
                 continue
             try:
                 own, member = traced(walk.kernel, GROUP), walk.shared.member
-                sharing = replace(walk.shared, any_order=any_order)
+                order = Order(any_order, walk.ends, walk.shared)
                 shared = Partitions(
-                    walk.kernel, own, target, stages, own_warps, consumers, member, walk.ends, sharing
-                )  # fmt: skip
+                    walk.kernel, own, target, stages, own_warps, consumers, member, order
+                )
             except (NoForm, GluonError):
                 continue
             if own_warps != warps:

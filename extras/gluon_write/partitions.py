@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from gluon_core.plugin.targets import Target
@@ -22,13 +23,13 @@ from gluon_write.programs import heavy_axis
 from gluon_write.ring_plan import COMPOUND, GROUP, Function, NoForm, by_ring, is_text
 from gluon_write.rounds import Before, Rounds
 from gluon_write.shared_walk import Shared
-from gluon_write.single_step import follows_whole_steps, has_one_step
+from gluon_write.single_step import follows_whole_steps, has_one_step, is_sure
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.work import Forms, forms_of
 
-__all__ = ["LAUNCHED", "MOST_PARTS", "REGISTERS", "SHARERS", "Partitions"]
+__all__ = ["LAUNCHED", "MOST_PARTS", "REGISTERS", "SHARERS", "Order", "Partitions"]
 
 MOST_PARTS = 2
 REGISTERS = {
@@ -42,12 +43,38 @@ SHARERS = 3
 _OPERANDS = 32  # registers of a product besides its sums
 
 
+def _signed(reader: LoopsOfTiles, statement: ast.stmt, name: str) -> Optional[list[str]]:
+    """Return the lines of `if size < 0: name, size = -name, -size` without a branch, behind which ptxas orders a loop worse; None of others."""
+    assert isinstance(statement, ast.If)
+    test = statement.test
+    size = ast.unparse(test.left) if isinstance(test, ast.Compare) else ""
+    new = {ast.unparse(one) for one in statement.body}
+    if ast.unparse(test) != f"{size} < 0" or new != {f"{name} = -{name}", f"{size} = -{size}"}:
+        return None
+    sign = f"{reader.space}.where({size} < 0, -1.0, 1.0)"
+    return [f"{name} = {name} * {sign}.to({name}.dtype)", f"{size} = {reader.space}.abs({size})"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Say in which order a program takes blocks and steps.
+
+    Attributes:
+        any_order: steps of loops may come in any order.
+        ends: lines that let programs without blocks return, where the others walk over the grid.
+        sharing: how consumers share tiles; None where each has a part of one block.
+    """
+
+    any_order: bool
+    ends: Sequence[str] = ()
+    sharing: Optional[Shared] = None
+
+
 class Partitions(Copies):
     """Hold a kernel in partitions.
 
     Args:
-        warps: of the program. ends: lines that let programs without blocks return.
-        sharing: how consumers share tiles; None where each has a part of one block.
+        warps: of the program. order: in which it takes blocks and steps.
 
     Attributes:
         kernel: the function.
@@ -62,12 +89,12 @@ class Partitions(Copies):
         warps: int,
         parts: int,
         part: str,
-        ends: Sequence[str],
-        sharing: Optional[Shared] = None,
+        order: Order,
     ):
         group = GROUP if parts > 1 else warps
-        super().__init__(fn, drawn, target, stages, parts, part, group, bool(ends))
-        self.warps, self.ends, self.sharing = warps, ends, sharing
+        super().__init__(fn, drawn, target, stages, parts, part, group, bool(order.ends))
+        self.warps, self.order = warps, order
+        self.ends, self.sharing = order.ends, order.sharing
         if self.crowded and self.loops_of(self.functions[0]) > 1:
             # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
             raise NoForm
@@ -75,7 +102,7 @@ class Partitions(Copies):
             raise NoForm  # no registers are left for an operand of all steps
         self.written, self.texts = {}, {}
         self.counted: list[ast.stmt] = []
-        if sharing is not None:
+        if self.sharing is not None:
             body = self.functions[0].reader.tree.body
             walk = next(i for i, s in enumerate(body) if self._is_walk(s))
             self.counted = [
@@ -108,7 +135,7 @@ class Partitions(Copies):
     def any_order(self) -> bool:
         """Return True if steps of loops may come in any order, and pay: the masked step of three groups in front of their loops changed ptxas's order
         of these, 0.98 of the speed on an H200."""
-        return self.sharing is not None and self.sharing.any_order and not self.crowded
+        return self.order.any_order and not self.crowded
 
     @property
     def crowded(self) -> bool:
@@ -123,8 +150,9 @@ class Partitions(Copies):
     def heavy_axis(self) -> Optional[int]:
         """Return the axis along which programs have more and more steps; None without one."""
         kernel = self.functions[0]
+        steps = max(len(self.makers) - 1, 0)  # the last partition that copies has tiles of steps
         name, *inner = (
-            names_of(one.copies, len(self.makers))[0]
+            names_of(one.copies, len(self.makers))[steps]
             for one in (kernel, *(one for n, one in self.functions.items() if n))
         )
         texts = {one: self.texts[one] for one in inner}
@@ -148,8 +176,10 @@ class Partitions(Copies):
             self._producer(number, one, skipped)
             self.passing = False
         self._consumer(number, one, skipped, before)
-        for tile in range(len(self.makers)) if self.makers else [None]:
-            self.copying = tile
+        for copying in range(len(self.makers)) if self.makers else [None]:
+            if number and not self.copied_rings(copying):
+                continue  # it copies tiles of the kernel's own text alone
+            self.copying = copying
             self._producer(number, one, skipped)
         self.copying = None
 
@@ -238,6 +268,9 @@ class Partitions(Copies):
         copied = self.crowded and any(tile.tile.name == name for tile in self.own)
         if copied and self.is_operand(one, name):
             return self._negated(reader, statement, name)
+        signed = _signed(reader, statement, name) if name and self.own else None
+        if signed is not None:
+            return signed
         if isinstance(statement, ast.If) and any(
             s.statement in statement.body for s in self.stored
         ):
@@ -328,7 +361,7 @@ class Partitions(Copies):
             special = Rounds(reader, behind, by_ring(behind))
             special.slot, special.held = self.slot, rounds.held
             own = bounds_of([reader.text_of(arg) for arg in behind.node.iter.args])  # type: ignore[attr-defined]
-            masked = Before(special, own)
+            masked = Before(special, own, is_sure(reader.tree, loop.node, own))
         return rounds.threaded(forms.schedule, bounds, results, masked)
 
     # -- the producer -----------------------------------------------------------------------------
@@ -381,15 +414,21 @@ class Partitions(Copies):
                 continue
             lines += [store.described(reader)] if store else reader.piece(statement)
         copying = "Partitions copy a tensor each" if self.makers else "One partition copies"
+        if self.makers and self.own:
+            copying = "One partition copies the tiles of rounds, one those of steps"
         lines.append(f"# {copying}, through rings of {self.depth} slots; {self._others()}.")
         more = f", consumers={self.users}" if self.users > 1 else ""
-        more += f", producers={len(self.makers)}" if self.makers else ""
+        late = ", late=True" if self.makers else ""
         for ring in self.rings:
-            names = ", ".join(n for n, one in self.descriptors.items() if one == ring)
-            lines.append(f"{ring} = {gl}.nvidia.hopper.tma_ring([{names}], {self.depth}{more})")
+            names = [name for name, one in self.descriptors.items() if one == ring]
+            each = late
+            if self.parts == 1 and self.makers:
+                each = f", producers={len(names)}"
+            listed = f"[{', '.join(names)}], {self.depth}"
+            lines.append(f"{ring} = {gl}.nvidia.hopper.tma_ring({listed}{more}{each})")
         for one in self.own:
             lines += [
-                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {self.own_depth})"
+                f"{ring} = {gl}.nvidia.hopper.tma_ring([{one.tile.tiles}], {self.own_depth}{late})"
                 for ring in one.rings(self.parts)
             ]
         early = [store for store in self.stored if store not in self.late]

@@ -89,13 +89,14 @@ def _steps(
 
     slot: Any = SimpleNamespace()
     slot.next = lambda: slot
-    ring = SimpleNamespace(producer=lambda: slot, fetch=fetch)
+    ring: Any = SimpleNamespace(producer=lambda: slot, fetch=fetch, part=lambda *_: ring)
     space: Any = SimpleNamespace(
         **{name: getattr(language, name) for name in _TYPES},
         program_id=_index_of(index, axis), num_programs=lambda axis: _Integer(_SAMPLES),
         minimum=min, maximum=max, cdiv=lambda a, b: _Integer(-(-a // b)), constexpr=_Integer,
         multiple_of=lambda value, _: value, static_assert=lambda *_: None,
         where=lambda holds, value, other: value if holds else other,
+        portable=SimpleNamespace(descriptor=lambda *_: None),
     )  # fmt: skip
     names = {n: space if value is language else unwrap(value) for n, value in scope.items()}
     names |= {"range": rounds, "min": space.minimum, "max": space.maximum}

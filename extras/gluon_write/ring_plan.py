@@ -14,7 +14,7 @@ from gluon_write.form import free_name
 from gluon_write.largest import negated
 from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
-from gluon_write.single_step import has_one_step, loop_before
+from gluon_write.single_step import has_at_most_one_step, has_one_step, loop_before
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import argument, nodes_in, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
@@ -382,7 +382,7 @@ class RingPlan:
                 continue
             calls = [n for n in ast.walk(node) if one.reader.called(n) is language.where]
             low = (argument(call, 2, "y") for call in calls if isinstance(call, ast.Call))
-            if all(map(_is_number, low)) and has_one_step(one.reader, node):
+            if all(map(_is_number, low)) and has_at_most_one_step(one.reader, node):
                 return other
         return None
 

@@ -57,10 +57,12 @@ class Before:
 
     Attributes:
         rounds: of its loop, which has one step at most, with `bounds`.
+        sure: there is such a step wherever the loop of whole ones is reached.
     """
 
     rounds: Rounds
     bounds: tuple[str, str, str]
+    sure: bool
 
 
 class Apart(Exception):
@@ -312,7 +314,8 @@ class Rounds:
         end = last
         if masked is not None:
             end = masked.bounds[1]
-            start = f"{self.reader.space}.where({last} < {end}, {first}, {start})"
+            some = f"{self.reader.space}.where({last} < {end}, {first}, {start})"
+            start = first if masked.sure else some
         body.append(f"for {target.id} in range({start}, {last}, {step}):")
         inner.insert(0, f"{self.next} = {self.slot}.next()")
         inner += [f"{name} = {new}" for name, new in ahead.items()]
@@ -330,6 +333,8 @@ class Rounds:
         body += [*lines, *self._over(left, len(left), release=threads)]
         if threads:
             body.append(f"{self.slot} = {self.slot}.next()")
+        if masked is not None and masked.sure:
+            return body
         return [f"if {first} < {end}:", *_indented(body)]
 
     def _either(self, early: list[ast.stmt], late: list[ast.stmt], masked: Before) -> list[str]:
@@ -372,6 +377,8 @@ class Rounds:
         while plain and special and plain[-1] == special[-1]:
             shared.insert(0, plain.pop())
             special.pop()
+        if masked.sure:
+            return [*lines, *special, *shared]
         lines += [f"if {masked.bounds[0]} < {masked.bounds[1]}:", *_indented(special)]
         lines += ["else:", *_indented(plain)] if plain else []
         return [*lines, *shared]

@@ -74,7 +74,6 @@ class Shared:
         indices: lines that begin a round. guard: the condition of a result.
         rows: the arguments of the loop's range for a consumer.
         passed: the line that finds the first group whose tiles a consumer lets pass; its name; the range from there.
-        any_order: steps of the kernel's loops may come in any order.
     """
 
     member: str
@@ -83,7 +82,6 @@ class Shared:
     guard: str
     rows: str
     passed: tuple[str, str, str]
-    any_order: bool = False
 
 
 def shared_walk(grid: Grid, sharing: Sharing, program: str, useful: str, taken: set[str]) -> Shared:

@@ -111,19 +111,29 @@ def _with(
 
 
 def _end(form: Form) -> Optional[str]:
-    """Return where the last loop of a partition that copies ends, an expression of the kernel's parameters alone."""
+    """Return what the loops of a partition that copies end at or before, an expression of the kernel's parameters alone."""
     known = {one.arg for one in form.tree.args.args}
     texts = (getattr(value, "src", "") for value in form.scope.values())
     for tree in (ast.parse(text).body[0] for text in texts if ".fetch(" in text):
-        *_, loop = (None, *_loops(tree))
-        if loop is None:
-            continue
-        assert isinstance(loop.iter, ast.Call)
-        end = bounds_of([ast.unparse(arg) for arg in loop.iter.args])[1]
-        end = dict(_assigned(tree)).get(end, end)
-        names = {n.id for n in ast.walk(ast.parse(end)) if isinstance(n, ast.Name)}
-        return end if names and names <= known else None
+        for loop in reversed([*_loops(tree)]):
+            assert isinstance(loop.iter, ast.Call)
+            end = bounds_of([ast.unparse(arg) for arg in loop.iter.args])[1]
+            for bound in _bounds_of(ast.parse(dict(_assigned(tree)).get(end, end), mode="eval")):
+                names = {n.id for n in ast.walk(bound) if isinstance(n, ast.Name)}
+                if names and names <= known:
+                    return ast.unparse(bound)
     return None
+
+
+def _bounds_of(end: ast.Expression) -> list[ast.expr]:
+    """Return expressions that are no less than the end of a loop: itself, or those of which it is the least."""
+    value = end.body
+    if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in (
+        "min",
+        "minimum",
+    ):
+        return value.args
+    return [value]
 
 
 def _loops(tree: ast.AST) -> Iterator[ast.For]:

@@ -15,26 +15,43 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from typing import Optional
+from typing import Optional, Sequence
 
 from gluon_core import language
+from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of
 from gluon_write.step_masks import Terms, terms_of
 from gluon_write.syntax import mentions, stores
 
-__all__ = ["follows_whole_steps", "has_one_step", "loop_before"]
+__all__ = ["follows_whole_steps", "has_at_most_one_step", "has_one_step", "is_sure", "loop_before"]
 
 _MOST_DEEP = 4  # definitions of names within definitions
 
 
 def has_one_step(form: Form, loop: ast.For) -> bool:
-    """Return True if a loop surely has no second step."""
+    """Return True if a loop surely has no second step, because of where whole steps end."""
     ends = _ends_before(form, loop)
     if not ends or not isinstance(loop.iter, ast.Call):
         return False
     _, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
-    limit = _terms(form, ast.parse(last, mode="eval").body)
+    limit = _terms(form, _parsed(last))
     return all(_leaves_one(_terms(form, one), limit, step) for one in ends)
+
+
+def has_at_most_one_step(form: Form, loop: ast.For) -> bool:
+    """Return True if a loop surely has no second step, of a form that knows the trace of its kernel."""
+    if not isinstance(loop.iter, ast.Call):
+        return False
+    first, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
+    begin, size = (_numbers(form, _terms(form, _parsed(text))) for text in (first, step))
+    ends = (_numbers(form, _terms(form, one)) for one in _least(form, _parsed(last)))
+    return has_one_step(form, loop) or any(_is_within(end, begin, size) for end in ends)
+
+
+def is_sure(tree: ast.AST, loop: ast.For, bounds: Sequence[str]) -> bool:
+    """Return True for a loop in a branch where another loop with such bounds has steps."""
+    branches = (n for n in ast.walk(tree) if isinstance(n, ast.If) and loop in n.body)
+    return any(ast.unparse(n.test) == f"{bounds[0]} < {bounds[1]}" for n in branches)
 
 
 def follows_whole_steps(form: Form, loop: ast.For) -> bool:
@@ -43,9 +60,69 @@ def follows_whole_steps(form: Form, loop: ast.For) -> bool:
 
 
 def loop_before(form: Form, loop: ast.For) -> Optional[ast.For]:
-    """Return the loop of the whole steps before the masked ones of a loop; None of others."""
+    """Return the loop right before another one that goes on where it ends; None of others."""
     before = _before(form.tree, loop)
-    return before[1] if before is not None and _ends_before(form, loop) else None
+    if before is None:
+        return None
+    whole = before[1]
+    return whole if _ends_before(form, loop) or _goes_on(form, whole, loop) else None
+
+
+def _goes_on(form: Form, whole: ast.For, loop: ast.For) -> bool:
+    """Return True for a loop whose first step is where another loop ends."""
+    bounds = [one.iter for one in (whole, loop)]
+    if not all(isinstance(one, ast.Call) and len(one.args) == 3 for one in bounds):
+        return False
+    (_, end, own), (first, _, step) = (
+        bounds_of([form.text_of(arg) for arg in one.args])  # type: ignore[attr-defined]
+        for one in bounds
+    )
+    if any(stores(s) & (mentions(loop.iter) | mentions(whole.iter)) for s in whole.body):
+        return False
+    last, begin = (_numbers(form, _terms(form, _parsed(text))) for text in (end, first))
+    return own == step and _is_within(last, begin, Counter(), True)
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _least(form: Form, node: ast.expr) -> list[ast.expr]:
+    """Return numbers of which the least is the value of an expression."""
+    value = _definition(form, node.id) if isinstance(node, ast.Name) else node
+    if isinstance(value, ast.Call) and not value.keywords:
+        if _calls(value, "min") or form.called(value) is language.minimum:
+            return value.args
+    return [node]
+
+
+def _numbers(form: Form, terms: Terms) -> Terms:
+    """Return terms with the constants that a trace knows in place of their names."""
+    drawn = getattr(form, "drawn", None)
+    known = {} if drawn is None else {n: unwrap(value) for n, value in drawn.constants.items()}
+    numbers: Terms = Counter()
+    for product, count in terms.items():
+        whole: Terms = Counter({(): count})
+        for part in product:
+            value = int(part) if part.isdigit() else known.get(part)
+            own: Terms = Counter({(): value}) if type(value) is int else terms_of(_parsed(part))
+            if len(own) > 1:
+                own = _numbers(form, own)
+            pairs = [(one, other) for one in whole.items() for other in own.items()]
+            whole = Counter()
+            for (left, times), (right, number) in pairs:
+                whole[tuple(sorted([*left, *right]))] += times * number
+        numbers.update(whole)
+    return numbers
+
+
+def _is_within(last: Terms, first: Terms, size: Terms, equal: bool = False) -> bool:
+    """Return True for `last - first <= size`, or an equation, of terms without the names of constants."""
+    rest = Counter(last)
+    rest.subtract(first)
+    rest.subtract(size)
+    number = rest.pop((), 0)
+    return not any(rest.values()) and (number == 0 if equal else number <= 0)
 
 
 def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:

@@ -75,6 +75,7 @@ class SoftmaxSteps(IndexForms):
         now: name -> what it is behind the statements that were read. carried: names that a step reads of the one before.
         assigned: name -> the statements that assign it, loops and branches around them left out.
         limits: numbers that columns of all loads and weights are below; None of neither.
+        tiles: the loop loads tiles of descriptors, whose sizes it does not say.
     """
 
     def __init__(self, fn: Any, drawn: Sketch):
@@ -95,6 +96,7 @@ class SoftmaxSteps(IndexForms):
         self.now: dict[str, Kind] = {}
         self.carried: set[str] = set()
         self.limits: Optional[frozenset[Polynomial]] = None
+        self.tiles = False
 
     def ranges_columns(self, node: Any) -> bool:
         """Return True for `gl.arange(0, step)`."""
@@ -300,6 +302,7 @@ class SoftmaxSteps(IndexForms):
             return Kind("range", exact=True)
         readers: dict[Any, Callable[[ast.Call], Kind]] = {
             portable.mma: self._product, language.load: self._loaded, language.where: self._where,
+            portable.load: self._tile,
             language.max: self._reduced, language.sum: self._reduced, language.permute: self._permuted,
             language.zeros: self._filled, language.full: self._filled,
         }  # fmt: skip
@@ -400,6 +403,18 @@ class SoftmaxSteps(IndexForms):
         if loaded.word == "column":
             self._masked(masked.limits)
         return replace(loaded, limits=frozenset())
+
+    def _tile(self, node: ast.Call) -> Kind:
+        """Return what a tile is, whose place depends on the step along one axis."""
+        place = argument(node, 1, "offsets")
+        if not isinstance(place, (ast.List, ast.Tuple)) or len(node.args) + len(node.keywords) > 2:
+            raise NoSteps
+        words = [self.kind_of(one).word for one in place.elts]
+        axes = words[-2:]  # before them, indices of matrices
+        if words.count("step") != 1 or axes.count("step") != 1 or {*words} - {"step", "fixed"}:
+            raise NoSteps
+        self.tiles = True
+        return Kind("column", axes.index("step"))
 
     def _masked(self, limits: frozenset[Polynomial]) -> None:
         """Keep the limits that all loads and scores have."""

@@ -72,6 +72,32 @@ class StoredRows(IndexForms):
         except NoIndex:
             return False
 
+    def reach(self, first: ast.For, second: ast.For, names: set[str]) -> bool:
+        """Return True if a loop has steps in each block that stores anything and has steps of the loop before it.
+
+        Args:
+            first, second: of another tree of the same text. names: the results of both.
+        """
+        loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)]
+        own = [
+            next((n for n in loops if _place(n) == _place(one)), None) for one in (first, second)
+        ]
+        if None in own or any(len(getattr(n.iter, "args", ())) < 2 for n in own if n):
+            return False
+        try:
+            if self.limits is None:
+                self.limits = list(self._limits())
+            if not self.limits or self._decide(names):
+                return False
+            begin, span = self.form_of(own[1].iter.args[0]), self.form_of(own[0].iter.args[1])  # type: ignore[union-attr]
+            span = span - self.form_of(own[0].iter.args[0])  # type: ignore[union-attr]
+            return all(
+                self._is_at_most_zero(begin + _ONE - end) or self._is_before(begin, end, span)
+                for end in self.least(own[1].iter.args[1])  # type: ignore[union-attr]
+            )
+        except NoIndex:
+            return False
+
     def _form_at(self, text: str, loop: ast.For) -> Polynomial:
         """Return the form of an expression in front of a loop."""
         node = ast.parse(text, mode="eval").body

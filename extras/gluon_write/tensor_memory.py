@@ -29,7 +29,7 @@ from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.form import bounds_of, factor, free_name
 from gluon_write.loops import Loop, viewed
-from gluon_write.partitions import Partitions
+from gluon_write.partitions import Order, Partitions
 from gluon_write.ring_plan import GROUP, Function, NoForm
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
@@ -89,7 +89,7 @@ def _walked(
         NoForm: the kernel has no such form.
     """
     walk = walking(fn, drawn)
-    ends = () if walk is None else walk.ends
+    order = Order(False, () if walk is None else walk.ends)
     if walk is not None:
         fn, drawn = walk.kernel, traced(walk.kernel)
     part = ""
@@ -99,7 +99,7 @@ def _walked(
             raise NoForm
         fn, part = halved
         drawn = traced(fn, GROUP)
-    return form_of(fn, drawn, target, stages, warps, parts, part, ends)
+    return form_of(fn, drawn, target, stages, warps, parts, part, order)
 
 
 class _TensorMemory(Partitions):

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
+from gluon_write.adjacent import with_adjacent_loops
 from gluon_write.branches import taken_alone
 from gluon_write.describe import described
 from gluon_write.hoist import hoisted
@@ -23,7 +24,7 @@ from gluon_write.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.walk import walking
 from gluon_write.wider_steps import takes_any_order, with_wider_steps
 
-__all__ = ["strided_tiles_pay", "with_strided_tiles", "with_tiles"]
+__all__ = ["in_one_walk", "strided_tiles_pay", "with_strided_tiles", "with_tiles"]
 
 _HALF = 128  # registers of a thread
 
@@ -79,6 +80,25 @@ def with_strided_tiles(
     tiled = _tiled(whole, own, traced, target)
     if tiled is not None:
         yield *tiled, any_order
+
+
+def in_one_walk(
+    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
+) -> tuple[Any, Sketch, bool]:
+    """Return a kernel whose functions have steps of one online softmax in its own text, where their loops may follow each other, its
+    trace, and True; or the kernel, its trace, and False."""
+    if target.has("nvidia.wgmma") and chosen_form() != "pipelined":
+        with contextlib.suppress(GluonError):  # a part of the kernel has no trace
+            alone = taken_alone(fn, drawn)
+            before = drawn if alone is fn else traced(alone)
+            whole = inlined(alone, before)
+            if whole is alone:
+                return fn, drawn, False
+            own = traced(whole)
+            follows = with_adjacent_loops(whole, own) is not whole
+            if follows and reads_tiles(own, target) and takes_any_order(whole, own):
+                return whole, own, True
+    return fn, drawn, False
 
 
 def _tiled(

@@ -21,12 +21,16 @@ _BUILT_IN = ("min", "max")
 
 
 def without_unread(
-    text: str, scope: Mapping[str, Any], among: Optional[Collection[str]] = None
+    text: str,
+    scope: Mapping[str, Any],
+    among: Optional[Collection[str]] = None,
+    notes: bool = False,
 ) -> str:
     """Return a function without the assignments whose names it reads nowhere else: arithmetic, ranges and comparisons.
 
     Args:
         text: the source. scope: what its names mean outside. among: the names that may go; None for all.
+        notes: comments right above them go, too.
     """
     tree = ast.parse(text).body[0]
     assert isinstance(tree, ast.FunctionDef)
@@ -35,7 +39,10 @@ def without_unread(
         return text
     lines = text.splitlines()
     for statement in reversed(dead):
-        lines[statement.lineno - 1 : statement.end_lineno] = []
+        first = statement.lineno - 1
+        while notes and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        lines[first : statement.end_lineno] = []
     return "\n".join(lines) + "\n"
 
 

@@ -30,7 +30,6 @@ from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import changed_copy, edited
 from gluon_write.index_forms import NoIndex
-from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch
 from gluon_write.softmax_steps import NoSteps, SoftmaxSteps
 from gluon_write.syntax import argument, stores
@@ -158,27 +157,13 @@ class _Reader(SoftmaxSteps):
     def _check(self, loop: ast.For) -> None:
         """Raise `NoSteps` where more columns in a step change what a loop computes."""
         self._read(loop)
+        if self.tiles:
+            raise NoSteps
         assert isinstance(loop.iter, ast.Call)
         first = self.form_of(loop.iter.args[0])
-        for last in self._least(loop.iter.args[1]):
+        for last in self.least(loop.iter.args[1]):
             if self.multiple_of(last - first) % WIDE and last not in (self.limits or ()):
                 raise NoSteps
-
-    def _least(self, node: ast.expr) -> list[Polynomial]:
-        """Return numbers of which the least is an expression's value."""
-        if isinstance(node, ast.Name):
-            source = self.reaching(node.id, node)
-            value = source.value if isinstance(source, ast.Assign) else None
-            target = source.targets[0] if isinstance(source, ast.Assign) else None
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                words = [getattr(part, "id", "") for part in target.elts]
-                value = value.elts[words.index(node.id)] if words.count(node.id) == 1 else None
-            if value is not None:
-                return self._least(value)
-        if isinstance(node, ast.Call) and not node.keywords:
-            if ast.unparse(node.func) == "min" or self.called(node) is language.minimum:
-                return [form for arg in node.args for form in self._least(arg)]
-        return [self.form_of(node)]
 
     def _ends(self) -> None:
         """Raise `NoSteps` where another name than those of the sums leaves the loop, or one of them does not."""

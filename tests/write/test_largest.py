@@ -85,7 +85,7 @@ def test_units_read_queries_whose_sign_changed_in_place(tmp_path, chosen_sources
 def test_registers_hold_queries_under_a_causal_mask(tmp_path, chosen_sources):
     assert right(tmp_path, -0.1, 150, causal=True, scaled="score *= twice")
     assert "consumers=2" in chosen_sources[-1] and LARGEST in chosen_sources[0]
-    assert "            query = -query\n" in chosen_sources[-1]
+    assert "query = query * gl.where(" in chosen_sources[-1]
 
 
 def test_queries_that_have_no_ring(tmp_path, chosen_sources):

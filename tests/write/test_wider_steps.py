@@ -86,11 +86,12 @@ PRODUCTS = Path(__file__).parent / "triton_kernels" / "products.py"
 
 
 @pytest.mark.campaign("two attentions on the simulator")
-@pytest.mark.parametrize("keys", ["N_CTX", "N_KEYS"])
-def test_steps_before_the_diagonal(keys, tmp_path, chosen_sources):
+@pytest.mark.parametrize(("keys", "D"), [("N_CTX", 64), ("N_KEYS", 64), ("N_CTX", 128)])
+def test_steps_before_the_diagonal(keys, D, tmp_path, chosen_sources):
     """Those that the end masks are rare, and each ends its products: a block has them if all its rows are behind the end.
 
-    Such a block stores nothing, and needs no mask, where rows and keys have the same end."""
+    Such a block stores nothing, and needs no mask, where rows and keys have the same end. The step on the diagonal comes
+    first where sums are wide, in blocks that store anything."""
     path = tmp_path / "products.py"
     text = port(PRODUCTS.read_text(), str(PRODUCTS)).text
     own = "sm_scale, N_CTX,\n    HEAD: gl.constexpr, BLOCK_M"
@@ -99,12 +100,12 @@ def test_steps_before_the_diagonal(keys, tmp_path, chosen_sources):
     path.write_text(text.replace(own, own.replace("N_CTX,", "N_CTX, N_KEYS,")))
     kernel = runpy.run_path(str(path))["attention_kernel"]
     for length in (300, 40):
-        q, k, v = torch.randn(3, 1, length, 64, generator=torch.Generator().manual_seed(1)).half()
+        q, k, v = torch.randn(3, 1, length, D, generator=torch.Generator().manual_seed(1)).half()
         out = torch.full_like(q, 7)
         blocks = -(-length // 128) + 1  # the last one has no rows
         with using(schedule="latest"):
             kernel[(blocks, 1)](
-                q, k, v, out, -0.1, length, length, 64, 128, 64, True, num_warps=4, target="sim:hopper"
+                q, k, v, out, -0.1, length, length, D, 128, 64, True, num_warps=4, target="sim:hopper"
             )  # fmt: skip
         score = q.float() @ k.float().mT * -0.1
         score = score.masked_fill(torch.ones_like(score).triu(1) > 0, -torch.inf)
@@ -114,6 +115,11 @@ def test_steps_before_the_diagonal(keys, tmp_path, chosen_sources):
     waits = 2 if keys == "N_KEYS" else 0
     assert rare.count("warpgroup_mma_wait(0, ") == rare.count("is_async=True") == waits
     assert ("masked_from" in consumer) == (keys == "N_KEYS")
+    assert ("range(lo, hi, 128)" in consumer) == (D == 64)
+    if D == 128:
+        masked, _, whole = consumer.partition("for start_n_2 in range(lo_2, hi_2, 128):")
+        assert "if lo < hi:" in masked and "start_n_2 = lo" in masked and "where(" not in whole
+    assert "acc * (1.0 / l_i)[:, None]" in consumer
 
 
 class Read(Exception):

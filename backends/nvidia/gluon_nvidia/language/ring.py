@@ -369,6 +369,7 @@ def tma_ring(
     two_ctas: Const[bool] = False,
     multicast: Const[bool] = False,
     producers: Const[int] = 1,
+    late: Const[bool] = False,
 ) -> tile_ring:
     """Allocate a ring of `stages` slots for a tile of each of `descriptors`, which one partition fills by
     TMA and `consumers` partitions use. Make it before `gl.warp_specialize`, and hand it to the partitions.
@@ -385,6 +386,7 @@ def tma_ring(
         producers: compile-time integer; a slot is full when each of so many partitions has copied the tile of
             its tensor, by `ring.part(number, descriptor)`. Such a ring keeps no descriptors but their blocks, so that
             each partition can make its own while the others make theirs.
+        late: the one producer makes its descriptor itself, too, for `ring.part(0, descriptor)`.
 
     Returns:
         A `tile_ring`.
@@ -434,7 +436,7 @@ def tma_ring(
     if written:
         _mark("begin")
     # Where blocks use each other's barriers, compilers that have PAIRS_ARRIVE let them wait after this.
-    kept = descs if makers == 1 else []
+    kept = descs if makers == 1 and not semantic.compile_time_bool(late, "late") else []
     return tile_ring([tl.tuple(kept), tl.tuple(buffers), full, *empties], facts)
 
 

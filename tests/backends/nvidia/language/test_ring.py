@@ -167,10 +167,45 @@ def test_producers_make_their_own_descriptors():
 
 
 @gluon.jit
+def by_a_late_producer(a, source, out, rounds, ROWS: gl.constexpr, COLUMNS: gl.constexpr):
+    ring = tma_ring(a, 2, late=True)
+    writer = tma_writer(out, 1)
+    gl.warp_specialize(
+        [
+            (pass_on, (ring, writer, rounds, ROWS)),
+            (copy_first, (ring, source, rounds, ROWS, COLUMNS)),
+        ],
+        [1],
+        [24],
+    )
+
+
+@gluon.jit
+def pass_on(ring, writer, rounds, ROWS: gl.constexpr):
+    position = ring.consumer()
+    for i in range(rounds):
+        result = ring.wait(position).load(LAYOUT)
+        ring.release(position)
+        position = position.next()
+        writer.store([i * ROWS, 0], result)
+    writer.close()
+
+
+def test_a_late_producer_makes_its_descriptor():
+    args = arrays(5)
+    a, out = (described(args[name], [ROWS, COLUMNS]) for name in ("a", "out"))
+    by_a_late_producer[(1,)](a, args["a"], out, 5, ROWS, COLUMNS, target=SIM, num_warps=4)
+    np.testing.assert_array_equal(args["out"], args["a"])
+
+
+@gluon.jit
 def misused_parts(a, b, CASE: gl.constexpr):
     ring = tma_ring([a, b], 2, producers=2)
     if CASE == "no part":
         ring.fetch(ring.producer(), [[0, 0], [0, 0]])
+    if CASE == "late":
+        late = tma_ring(a, 2, late=True)
+        late.fetch(late.producer(), [[0, 0]])
     if CASE == "number":
         ring.part(2, a)
     if CASE == "descriptor":
@@ -181,6 +216,7 @@ def misused_parts(a, b, CASE: gl.constexpr):
     ("case", "words"),
     [
         ("no part", "each of several producers copies the tiles of its own tensors"),
+        ("late", "each of several producers copies the tiles of its own tensors"),
         ("number", "number: no tensor of the ring; expected less than 2, got 2"),
         ("descriptor", "descriptor: does not fit the ring's buffers"),
     ],
