@@ -394,7 +394,7 @@ class _Whole:
         shared = [buffer for buffer in owners if len(owners[buffer]) > 1]
         parts = parts_of(self.lowered, shared, in_turn, self.touched)
         enough = _ENOUGH + outcome.states * 3 // 2
-        if in_turn and outcome.states >= _FEW:
+        if in_turn and not outcome.ends and outcome.states >= _FEW:
             outcome, parts = self.alone(facts, apart, outcome, parts, _APART * enough)
         todo = [parts] if outcome.states < _ENOUGH else [[part] for part in reversed(parts)]
         while todo and not outcome.ends:
