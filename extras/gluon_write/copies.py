@@ -174,6 +174,9 @@ class Copies(RingPlan):
             raise NoForm
         if statement.value is not calls[0]:
             raise NoForm
+        rings = [*self.rings] if consumer else [*self.copied_rings()]
+        if not rings:
+            return []
         call = calls[0]
         callee = self.functions[self.number_of(reader, call)]
         bound = self.bound(call, callee.reader)
@@ -192,8 +195,7 @@ class Copies(RingPlan):
             nodes = target.elts if isinstance(target, ast.Tuple) else [target]
             targets = [reader.text_of(node) for node in nodes]
         begin = f"{', '.join([*targets, self.slot])} = {name}("
-        rings = [*self.rings] if consumer else [*self.copied_rings()]
-        return wrapped(begin, [*rings, self.slot, *passed], ")") if rings else []
+        return wrapped(begin, [*rings, self.slot, *passed], ")")
 
     def _copy_of(self, one: Function) -> str:
         """Return the name of the copy that is written: the producer's, or that of a consumer that lets tiles pass."""
