@@ -21,7 +21,7 @@ from gluon_write.form import changed_copy, free_name
 from gluon_write.loops import Loop, Tile
 from gluon_write.prefetch import Prefetcher
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, mentions, operands_of
+from gluon_write.syntax import argument, mentions, nodes_in, operands_of
 
 __all__ = ["accumulated"]
 
@@ -61,7 +61,7 @@ class _Accumulator(Prefetcher):
         if loop is None or len(loop.issued) != 1 or self._start(loop) is None:
             return None
         statement, name = next(iter(loop.issued.items()))
-        names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name]
+        names = [n for n in nodes_in(node) if isinstance(n, ast.Name) and n.id == name]
         if self.chained(statement, loop) != {name} or len(names) != 2:
             return None
         operands = operands_of(loop.products[0])
@@ -76,7 +76,7 @@ class _Accumulator(Prefetcher):
     def _start(self, loop: Loop) -> Optional[ast.Assign]:
         """Return the statement before the loop that makes the sum zero; None if there are others."""
         name = next(iter(loop.issued.values()))
-        for parent in ast.walk(self.tree):
+        for parent in nodes_in(self.tree):
             for block in (getattr(parent, "body", []), getattr(parent, "orelse", [])):
                 if not isinstance(block, list) or loop.node not in block:
                     continue

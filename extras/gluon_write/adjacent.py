@@ -29,7 +29,7 @@ from gluon_write.form import Form, bounds_of, edited
 from gluon_write.single_step import has_at_most_one_step
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.stored_rows import StoredRows
-from gluon_write.syntax import argument, is_new, mentions, names_in, reads, stores
+from gluon_write.syntax import argument, is_new, mentions, names_in, nodes_in, reads, stores
 
 __all__ = ["with_adjacent_loops", "with_shared_names"]
 
@@ -62,7 +62,7 @@ class _Reader(Form):
 
     def has_wide_sums(self, loop: ast.For) -> bool:
         """Return True if products of a loop take longer than its exponentials: it carries wide sums."""
-        for node in ast.walk(loop):
+        for node in nodes_in(loop):
             if isinstance(node, ast.Call) and self.called(node) is portable.mma:
                 acc, place = argument(node, 2, "acc"), place_of(node, 0)
                 values = self.drawn.returned.get(place, ()) if place else ()
@@ -83,7 +83,7 @@ class _Reader(Form):
 def with_shared_names(fn: Any, drawn: Sketch) -> Any:
     """Return a kernel whose loops have the names of the loop right before them for the same values of a step, or the kernel."""
     form = Form(fn)
-    blocks = (getattr(node, "body", None) for node in ast.walk(form.tree))
+    blocks = (getattr(node, "body", None) for node in nodes_in(form.tree))
     pairs = [pair for block in blocks if isinstance(block, list) for pair in _pairs(block)]
     for first, between, second in pairs:
         names = {} if between else _names(form, first, second)
@@ -109,7 +109,7 @@ def _moves(form: Form, statement: ast.stmt, loop: ast.For) -> bool:
     """Return True for a statement that computes the same in front of a loop, of names that have one value."""
     if not isinstance(statement, (ast.Assign, ast.Expr)) or reads(statement) & stores(loop):
         return False
-    for node in ast.walk(statement):
+    for node in nodes_in(statement):
         if isinstance(node, ast.Call) and ast.unparse(node.func) not in _BUILTIN:
             called = form.called(node)
             if not any(called is one for one in _PURE):
@@ -167,7 +167,7 @@ def _paired(
     one: ast.AST, other: ast.AST, names: dict[str, str], mine: set[str], theirs: set[str]
 ) -> Optional[dict[str, str]]:
     """Return the names of a tree, and those of another one of the same shape; None where they are at odds."""
-    for a, b in zip(ast.walk(one), ast.walk(other)):
+    for a, b in zip(nodes_in(one), nodes_in(other)):
         if isinstance(a, ast.Name) and isinstance(b, ast.Name):
             if (b.id in mine) != (a.id in theirs):
                 return None
@@ -179,7 +179,7 @@ def _paired(
 def _shape(statement: ast.stmt) -> str:
     """Return a statement without its names."""
     names = {id(name) for name in names_in(statement)}
-    return " ".join("name" if id(node) in names else _word(node) for node in ast.walk(statement))
+    return " ".join("name" if id(node) in names else _word(node) for node in nodes_in(statement))
 
 
 def _word(node: ast.AST) -> str:

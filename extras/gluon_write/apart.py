@@ -27,7 +27,7 @@ from typing import Any, Optional
 from gluon_core import language
 from gluon_write.form import Form, edited, free_name, rewritten
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import mentions, reads, stores
+from gluon_write.syntax import mentions, nodes_in, reads, stores
 
 __all__ = ["apart"]
 
@@ -52,7 +52,7 @@ class _Function(Form):
         if counted is not None:  # statements after that have other places in the trace
             return counted
         lines = self.source.splitlines()
-        statements = [s for s in ast.walk(self.tree) if isinstance(s, ast.Assign)]
+        statements = [s for s in nodes_in(self.tree) if isinstance(s, ast.Assign)]
         changed = False
         for statement in sorted(statements, key=lambda s: s.lineno, reverse=True):
             pairs = self._pairs(statement)
@@ -71,7 +71,7 @@ class _Function(Form):
         """Return the text with a variable of its own for each loop that assigns its variable; None where none does."""
         taken = set(re.findall(r"\w+", self.source))
         edits: list[tuple[ast.Name, str]] = []
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
                 continue
             name = node.target.id
@@ -81,7 +81,7 @@ class _Function(Form):
                 continue
             fresh = free_name(f"{name}_step", taken)
             edits.append((node.target, fresh))
-            edits += [(n, fresh) for n in ast.walk(first.value)
+            edits += [(n, fresh) for n in nodes_in(first.value)
                       if isinstance(n, ast.Name) and n.id == name]  # fmt: skip
         return edited(self.source, edits) if edits else None
 

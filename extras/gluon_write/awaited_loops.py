@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Mapping, Sequence
 
-from gluon_write.syntax import stores
+from gluon_write.syntax import nodes_in, stores
 
 __all__ = ["with_awaited_loops"]
 
@@ -29,7 +29,7 @@ def with_awaited_loops(text: str, conditions: Mapping[str, str]) -> str:
         conditions: counter of a loop's steps -> the condition that it has one.
     """
     lines = text.splitlines()
-    for block in ast.walk(ast.parse(text)):
+    for block in nodes_in(ast.parse(text)):
         body: Any = getattr(block, "body", None)
         for loop, behind in zip(body, body[1:]) if isinstance(body, list) else ():
             condition = conditions.get(_counter(loop))

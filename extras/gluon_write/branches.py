@@ -123,7 +123,7 @@ class _Branches(Form):
                 if not isinstance(statement, ast.If) or not stores(statement) & wanted:
                     continue
                 new = self._taken(statement, constants)
-                if new is not None and all(statement not in ast.walk(other) for other, _ in edits):
+                if new is not None and all(statement not in nodes_in(other) for other, _ in edits):
                     edits.append((statement, new))
         lines = self.source.splitlines()
         for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
@@ -135,7 +135,7 @@ class _Branches(Form):
     ) -> list[tuple[int, dict[str, Any]]]:
         """Return the functions that the text calls, by number, with the constants that each call passes."""
         listed = []
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             number = next((i for i, jit in enumerate(jits) if self.called(node) is jit), None)
             if number is None or not isinstance(node, ast.Call):
                 continue
@@ -193,8 +193,8 @@ class _Branches(Form):
 
 def _value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
     """Return the value of an expression of constants."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-    if not names <= set(constants) or any(isinstance(n, ast.Call) for n in ast.walk(node)):
+    names = {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
+    if not names <= set(constants) or any(isinstance(n, ast.Call) for n in nodes_in(node)):
         return _UNKNOWN
     try:
         code = compile(ast.Expression(node), "<constants>", "eval")

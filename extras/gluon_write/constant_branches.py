@@ -12,6 +12,7 @@ import ast
 from typing import Any, Iterator, Optional
 
 from gluon_write.form import edited
+from gluon_write.syntax import nodes_in
 
 __all__ = ["with_taken_branches"]
 
@@ -26,7 +27,7 @@ def with_taken_branches(text: str) -> str:
         tree = ast.parse(text)
         chosen = [
             node
-            for node in ast.walk(tree)
+            for node in nodes_in(tree)
             if isinstance(node, ast.IfExp) and _holds(node.test) is not None
         ]
         if chosen:
@@ -53,7 +54,7 @@ def with_taken_branches(text: str) -> str:
 
 def _holds(test: ast.expr) -> Optional[bool]:
     """Return the value of a condition of plain constants, None of others."""
-    if not all(isinstance(node, _PLAIN) for node in ast.walk(test)):
+    if not all(isinstance(node, _PLAIN) for node in nodes_in(test)):
         return None
     try:
         return bool(
@@ -65,7 +66,7 @@ def _holds(test: ast.expr) -> Optional[bool]:
 
 def _conditions(tree: ast.Module) -> Iterator[tuple[ast.If, bool]]:
     """Yield the first `if` of each chain, and whether it is alone in its block."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if not isinstance(block, list) or _is_elif(node, block):
                 continue

@@ -20,7 +20,7 @@ from gluon_core import language
 from gluon_core._triton import tl
 from gluon_write.form import bounds_of
 from gluon_write.loops import Loop, LoopReader
-from gluon_write.syntax import mentions, reads, stores
+from gluon_write.syntax import mentions, nodes_in, reads, stores
 
 __all__ = ["Rings", "bounds_in", "continuation"]
 
@@ -68,7 +68,7 @@ def continuation(
 
 def _around(tree: ast.AST, node: ast.For) -> tuple[list[ast.stmt], Optional[ast.For]]:
     """Return the block of a loop, and the next loop in it."""
-    for parent in ast.walk(tree):
+    for parent in nodes_in(tree):
         for name in ("body", "orelse"):
             body = getattr(parent, name, None)
             if isinstance(body, list) and node in body:

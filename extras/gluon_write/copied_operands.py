@@ -16,7 +16,7 @@ from typing import Sequence
 
 from gluon_write.form import one_line
 from gluon_write.loops import Edit, Loop, LoopReader, Tile, only_asked
-from gluon_write.syntax import names_in, operands_of, stores
+from gluon_write.syntax import names_in, nodes_in, operands_of, stores
 
 __all__ = ["copied_operands", "copying"]
 
@@ -67,5 +67,5 @@ def copying(reader: LoopReader, tile: Tile, start: str, dtype: str) -> Edit:
 
 def _blocks(tree: ast.AST) -> list[list[ast.stmt]]:
     """Return the lists of statements in a tree."""
-    parts = [getattr(n, kind, None) for n in ast.walk(tree) for kind in ("body", "orelse")]
+    parts = [getattr(n, kind, None) for n in nodes_in(tree) for kind in ("body", "orelse")]
     return [part for part in parts if isinstance(part, list)]

@@ -15,7 +15,7 @@ from gluon_write.own_tiles import names_of
 from gluon_write.ring_plan import COMPOUND, Function, NoForm, RingPlan, by_ring, is_text
 from gluon_write.shared_walk import Shared
 from gluon_write.single_step import has_at_most_one_step, is_sure
-from gluon_write.syntax import reads, stores
+from gluon_write.syntax import nodes_in, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.unread import without_unread
 
@@ -227,7 +227,7 @@ class Copies(RingPlan):
             )
             body = [line[4:] for line in alone.splitlines()[2:]]
         tree = ast.parse("\n".join(["def f():", *(f"    {line}" for line in body)]))
-        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        read = {n.id for n in nodes_in(tree) if isinstance(n, ast.Name)}
         if self.part in read:
             raise NoForm
         own = [p for p in reader.parameters_in_order() if p in read]
@@ -288,7 +288,7 @@ class Copies(RingPlan):
             if not reader.ahead(statement):
                 raise NoForm
             return reader.piece(statement)
-        calls = [call for call, _ in self.calls_in(reader) if call in list(ast.walk(statement))]
+        calls = [call for call, _ in self.calls_in(reader) if call in list(nodes_in(statement))]
         if calls:
             if stores(statement) & needed:
                 raise NoForm

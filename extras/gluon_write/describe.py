@@ -30,7 +30,7 @@ from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of, changed_copy, factor
 from gluon_write.library_text import library_texts
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import mentions, stores
+from gluon_write.syntax import mentions, nodes_in, stores
 
 __all__ = ["described"]
 
@@ -157,12 +157,12 @@ class _Reader(Form):
         return _head(source) == _library()[name]
 
     def calls(self, name: str) -> Iterator[ast.Call]:
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Call) and self.is_call(node, name):
                 yield node
 
     def statements(self) -> Iterator[ast.stmt]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.stmt))
+        return (node for node in nodes_in(self.tree) if isinstance(node, ast.stmt))
 
     def target(self, statement: ast.Assign) -> str:
         first = statement.targets[0]
@@ -172,7 +172,7 @@ class _Reader(Form):
 
     def flows(self, name: str, readers: dict[int, _Reader]) -> Iterator[tuple[int, str]]:
         """Yield the names that get a block from another name, in this function and those that it calls."""
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Assign) and self.is_call(node.value, "block_moved"):
                 assert isinstance(node.value, ast.Call)
                 first = node.value.args[0]
@@ -199,7 +199,7 @@ class _Reader(Form):
             _Unable: it is used in another way than tiles are.
         """
         allowed = 0
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Assign) and self.is_call(node.value, "block_of"):
                 allowed += self.target(node) == name
             if isinstance(node, ast.Assign) and self.is_call(node.value, "block_moved"):
@@ -216,7 +216,7 @@ class _Reader(Form):
                     passed = [*node.args, *(word.value for word in node.keywords)]
                     if not any(self.is_call(node, one) for one in _NAMES):
                         allowed += sum(isinstance(p, ast.Name) and p.id == name for p in passed)
-        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
+        names = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and n.id == name]
         if len(names) != allowed:
             raise _Unable
 
@@ -245,7 +245,7 @@ class _Reader(Form):
 
     def no_negative(self, node: ast.expr) -> None:
         """Raise _Unable where an offset may be negative: no tile begins before its tensor."""
-        if any(isinstance(part, (ast.USub, ast.Sub)) for part in ast.walk(node)):
+        if any(isinstance(part, (ast.USub, ast.Sub)) for part in nodes_in(node)):
             raise _Unable
 
     def parts(self, node: ast.expr) -> list[ast.expr]:
@@ -279,7 +279,7 @@ class _Reader(Form):
         if not names:
             return None
         steps = {name: self._induction(name) for name in names}
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.arg) and node.arg in names:
                 end = self._range_of(node)[1]
                 self.edits.append((end, end, f", {node.arg}_0, {node.arg}_1"))
@@ -403,11 +403,11 @@ class _Reader(Form):
     def _induction(self, name: str) -> dict[tuple[int, int], tuple[ast.For, str]]:
         """Return the moves of a block that a loop's variable gives: (move, dimension) -> loop, and the distance."""
         known: dict[tuple[int, int], tuple[ast.For, str]] = {}
-        for loop in ast.walk(self.tree):
+        for loop in nodes_in(self.tree):
             if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
                 continue
             moves = [
-                s for s in ast.walk(loop)
+                s for s in nodes_in(loop)
                 if isinstance(s, ast.Assign) and self.is_call(s.value, "block_moved")
                 and self.target(s) == name
             ]  # fmt: skip
@@ -417,8 +417,8 @@ class _Reader(Form):
                 or not isinstance(loop.target, ast.Name)
             ):
                 continue
-            uses = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-            inside = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == name]
+            uses = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and n.id == name]
+            inside = [n for n in nodes_in(loop) if isinstance(n, ast.Name) and n.id == name]
             last = loop.end_lineno or 0
             if any(n.lineno > last for n in uses) or any(
                 n.lineno > moves[0].lineno for n in inside
@@ -441,13 +441,13 @@ class _Reader(Form):
     def _is_inner(self, loop: ast.For) -> bool:
         """Return True for a loop within another one, after which a block is not where it began."""
         return any(
-            isinstance(node, (ast.For, ast.While)) and node is not loop and loop in ast.walk(node)
-            for node in ast.walk(self.tree)
+            isinstance(node, (ast.For, ast.While)) and node is not loop and loop in nodes_in(node)
+            for node in nodes_in(self.tree)
         )
 
     def _place(self, name: str, dim: int, node: ast.Call, steps: Any) -> str:
         for (_, moved), (loop, gone) in steps.items():
-            if moved == dim and node in ast.walk(loop):
+            if moved == dim and node in nodes_in(loop):
                 return f"{name}_{dim} + {gone}"
         return f"{name}_{dim}"
 
@@ -464,5 +464,5 @@ class _Reader(Form):
 def call_column(reader: Form, call: ast.Call) -> int:
     """Return the column of the statement of a call."""
     return next(
-        s.col_offset for s in ast.walk(reader.tree) if isinstance(s, ast.Assign) and s.value is call
+        s.col_offset for s in nodes_in(reader.tree) if isinstance(s, ast.Assign) and s.value is call
     )

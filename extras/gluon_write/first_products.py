@@ -25,7 +25,7 @@ from typing import Any, Optional
 from gluon_core import language
 from gluon_write.form import Form, bounds_of, edited, rewritten
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import mentions, reads, stores
+from gluon_write.syntax import mentions, nodes_in, reads, stores
 
 __all__ = ["with_first_products"]
 
@@ -44,7 +44,7 @@ def with_first_products(fn: Any, drawn: Sketch) -> Any:
 class _Sums(Form):
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
-        for outer in ast.walk(self.tree):
+        for outer in nodes_in(self.tree):
             if not isinstance(outer, ast.For):
                 continue
             for start in outer.body:

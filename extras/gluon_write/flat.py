@@ -23,7 +23,7 @@ from gluon_core._triton import tl
 from gluon_write.form import Form, bounds_of, factor, free_name
 from gluon_write.loops import falling
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, mentions, reads, stores
+from gluon_write.syntax import argument, mentions, nodes_in, reads, stores
 
 __all__ = ["Around", "around", "lines_of", "room_of"]
 
@@ -61,7 +61,7 @@ def around(
         taken: names in use, which new ones join.
     """
     node = next(
-        (n for n in ast.walk(reader.tree) if isinstance(n, ast.For) and inner in n.body), None
+        (n for n in nodes_in(reader.tree) if isinstance(n, ast.For) and inner in n.body), None
     )
     if node is None or not isinstance(node.target, ast.Name) or not isinstance(node.iter, ast.Call):
         return None
@@ -79,7 +79,7 @@ def around(
     for statement in reversed(before):
         if not stores(statement) & wanted:
             continue
-        calls = (c for c in ast.walk(statement) if isinstance(c, ast.Call))
+        calls = (c for c in nodes_in(statement) if isinstance(c, ast.Call))
         if not isinstance(statement, _PURE) or any(reader.called(c) in _FREE for c in calls):
             return None
         ahead.insert(0, statement)
@@ -107,7 +107,7 @@ def _carried(statements: list[ast.stmt], own: set[str]) -> bool:
 def room_of(reader: Form, drawn: Sketch, node: ast.For, stages: int) -> int:
     """Return the bytes of shared memory for the rings of a loop, and for the largest value that it stores."""
     rings, stored = 0, 0
-    for call in ast.walk(node):
+    for call in nodes_in(node):
         called = reader.called(call)
         if called is portable.load and isinstance(call, ast.expr):
             rings += stages * _bytes(drawn, call)

@@ -15,6 +15,7 @@ from gluon_core._triton import unwrap
 from gluon_core.errors import LayoutError
 from gluon_write.edits import space_in
 from gluon_write.form import edited, free_name
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Imports"]
 
@@ -49,9 +50,9 @@ class Imports:
             LayoutError: no import gives a name.
         """
         tree = ast.parse(text)
-        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        nodes = [node for node in nodes_in(tree) if isinstance(node, ast.Name)]
         local = {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-        local |= {arg.arg for arg in ast.walk(tree) if isinstance(arg, ast.arg)}
+        local |= {arg.arg for arg in nodes_in(tree) if isinstance(arg, ast.arg)}
         own = dict(fn.get_capture_scope())
         space = space_in(own)
         own[space] = language

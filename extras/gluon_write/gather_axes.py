@@ -18,7 +18,7 @@ from typing import Any, Optional
 from gluon_core import language
 from gluon_write.form import Form, edited, one_line, rewritten
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument
+from gluon_write.syntax import argument, nodes_in
 
 __all__ = ["gathered_along_first"]
 
@@ -42,11 +42,11 @@ class _Gathers(Form):
         """Return the text of the function; None where nothing changes."""
         edits: list[tuple[ast.expr, str]] = []
         inner: set[int] = set()
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             text = None if not self.space or id(node) in inner else self._permuted(node)
             if text is not None and isinstance(node, ast.Call):
                 edits.append((node, text))
-                inner |= {id(part) for part in ast.walk(node)}
+                inner |= {id(part) for part in nodes_in(node)}
         return edited(self.source, edits) if edits else None
 
     def _permuted(self, node: ast.AST) -> Optional[str]:

@@ -27,7 +27,7 @@ from gluon_write.recompute import Definitions
 from gluon_write.single_step import has_at_most_one_step
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.stored_rows import StoredRows
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 
 __all__ = ["guarded"]
 
@@ -59,7 +59,7 @@ class _Guard(Definitions):
         self.stored = StoredRows(fn, drawn) if number == 0 else None
         self.constants = {
             arg.arg
-            for arg in ast.walk(self.tree)
+            for arg in nodes_in(self.tree)
             if isinstance(arg, ast.arg) and "constexpr" in ast.unparse(arg.annotation or arg)
         }
 
@@ -69,9 +69,9 @@ class _Guard(Definitions):
             return None
         lines = self.source.splitlines()
         changed = False
-        loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
+        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
         for loop in sorted(loops, key=lambda n: n.lineno, reverse=True):
-            if any(inner is not loop and inner in loops for inner in ast.walk(loop)):
+            if any(inner is not loop and inner in loops for inner in nodes_in(loop)):
                 continue
             masked = [m for m in map(self._masked, loop.body) if m is not None]
             parts = self._parts(loop, masked) if masked else None
@@ -88,7 +88,7 @@ class _Guard(Definitions):
         return "\n".join(lines) + "\n" if changed else None
 
     def _multiplies(self, loop: ast.For) -> bool:
-        return any(self.called(node) is portable.mma for node in ast.walk(loop))
+        return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
     def _parts(self, loop: ast.For, masked: list[Masked]) -> Optional[list[str]]:
         """Return the lines of a loop over the steps without masks, and of one over the others if there are any; None where they mix."""

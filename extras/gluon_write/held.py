@@ -31,7 +31,7 @@ from gluon_sim.tracing.types import TensorType
 from gluon_write.dtypes import dtype_of
 from gluon_write.form import Form, edited, free_name, rewritten
 from gluon_write.sketch import Sketch, multiplies, place_of
-from gluon_write.syntax import mentions, operands_of, stores
+from gluon_write.syntax import mentions, nodes_in, operands_of, stores
 
 __all__ = ["Operands", "held"]
 
@@ -77,7 +77,7 @@ class Operands(Form):
         self.space = next((n for n, value in self.scope.items() if value is language), "")
         self.converted = {
             name
-            for node in ast.walk(self.tree)
+            for node in nodes_in(self.tree)
             if isinstance(node, ast.Assign) and self.called(node.value) is language.convert_layout
             for name in stores(node)
         }
@@ -97,7 +97,7 @@ class Operands(Form):
             alike = [key for key in before if shape and shapes.get(key) == shape]
             key = alike[0] if alike else (loop.lineno, text)
             if key not in names:
-                parts = (n for n in ast.walk(operand) if isinstance(n, ast.Name))
+                parts = (n for n in nodes_in(operand) if isinstance(n, ast.Name))
                 first = next(part.id for part in parts if self._is_tensor(part))
                 names[key] = free_name(f"{first}_operand", taken)
                 shapes[key] = shape
@@ -155,7 +155,7 @@ class Operands(Form):
         self, loop: ast.For | ast.While, names: set[str]
     ) -> list[ast.For | ast.While]:
         """Return the loops before one in its block, the first one first, behind which no statement assigns `names`."""
-        for parent in ast.walk(self.tree):
+        for parent in nodes_in(self.tree):
             for kind in ("body", "orelse"):
                 body = getattr(parent, kind, None)
                 if not isinstance(body, list) or loop not in body:
@@ -192,7 +192,7 @@ class Operands(Form):
         if not self._plain(operand) or mentions(operand) & self.converted:
             return None
         asked = [node.value for node in self._casts(operand)]
-        parts = (node for node in ast.walk(operand) if node not in asked)
+        parts = (node for node in nodes_in(operand) if node not in asked)
         names = {node.id for node in parts if isinstance(node, ast.Name)}
         outermost = None
         for loop in reversed(loops):
@@ -203,7 +203,7 @@ class Operands(Form):
 
     def _casts(self, operand: ast.expr) -> list[Any]:
         """Return the parts of a plain operand that ask for the dtype of a tensor, which the trace knows."""
-        calls = [n for n in ast.walk(operand) if isinstance(n, ast.Call)]
+        calls = [n for n in nodes_in(operand) if isinstance(n, ast.Call)]
         casts = [
             argument
             for call in calls

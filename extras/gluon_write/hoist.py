@@ -18,7 +18,7 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.form import Form, changed_copy, free_name
-from gluon_write.syntax import argument, mentions, operands_of
+from gluon_write.syntax import argument, mentions, nodes_in, operands_of
 
 __all__ = ["hoisted"]
 
@@ -51,9 +51,9 @@ class _Hoister(Form):
         """Return the assignments within loops, the last one first."""
         statements = {
             id(s): s
-            for loop in ast.walk(self.tree)
+            for loop in nodes_in(self.tree)
             if isinstance(loop, (ast.For, ast.While))
-            for s in ast.walk(loop)
+            for s in nodes_in(loop)
             if isinstance(s, (ast.Assign, ast.AugAssign))
         }
         return sorted(statements.values(), key=lambda s: s.lineno, reverse=True)

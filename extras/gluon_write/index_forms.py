@@ -19,7 +19,7 @@ from gluon_core._triton import tl, unwrap
 from gluon_write.form import Form
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, stores
+from gluon_write.syntax import argument, nodes_in, stores
 
 __all__ = ["IndexForms", "NoIndex", "Range"]
 
@@ -82,7 +82,7 @@ class IndexForms(Form):
         self.atoms: dict[str, _Atom] = {}
         self.ranges: dict[str, Range] = {}
         self.parents: dict[int, ast.AST] = {}
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[id(child)] = node
         listed = self.tree.args
@@ -328,7 +328,7 @@ class IndexForms(Form):
         """Return the value that a variable has in a step of a loop that moves it on by the same distance."""
         name = node.id
         moves = [s for s in loop.body if name in stores(s)]
-        inner = [s for s in ast.walk(loop) if isinstance(s, ast.stmt) and s is not loop
+        inner = [s for s in nodes_in(loop) if isinstance(s, ast.stmt) and s is not loop
                  and name in stores(s)]  # fmt: skip
         if len(moves) != 1 or inner != moves or not isinstance(loop.target, ast.Name):
             raise NoIndex
@@ -452,13 +452,13 @@ class IndexForms(Form):
         """Return a scalar expression as a name of its own."""
         if self.dims_of(node) != () or not self._repeats(node):
             raise NoIndex
-        words = sorted({n.id for n in ast.walk(node) if isinstance(n, ast.Name)} - self._modules())
+        words = sorted({n.id for n in nodes_in(node) if isinstance(n, ast.Name)} - self._modules())
         defined = [(word, self.reaching(word, node)) for word in words]
         text = " ".join(ast.unparse(node).split())
         if not isinstance(node, ast.Call):
             text = f"({text})"
         fixed = all(source in (_PARAMETER, _GLOBAL) for _, source in defined)
-        own = any(self.called(n) in _POSITIVE for n in ast.walk(node))
+        own = any(self.called(n) in _POSITIVE for n in nodes_in(node))
         return self._atom(text, defined, self._positive(node), fixed and not own)
 
     def _modules(self) -> set[str]:
@@ -467,7 +467,7 @@ class IndexForms(Form):
     def _repeats(self, node: ast.expr) -> bool:
         """Return True if an expression may be evaluated again."""
         known = (*_POSITIVE, *_BOUNDED)
-        for part in ast.walk(node):
+        for part in nodes_in(node):
             if isinstance(part, ast.Call):
                 method = isinstance(part.func, ast.Attribute) and part.func.attr == "to"
                 plain = isinstance(part.func, ast.Name) and part.func.id in ("min", "max")

@@ -15,7 +15,7 @@ from gluon_core import portable
 from gluon_write.constant_branches import with_taken_branches
 from gluon_write.form import Form, changed_copy, factor, free_name, one_line
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import stores
+from gluon_write.syntax import nodes_in, stores
 
 __all__ = ["inlined", "makers_inlined", "makes", "steps_inlined"]
 
@@ -41,8 +41,8 @@ def steps_inlined(fn: Any, drawn: Sketch) -> Any:
     """
 
     def wanted(statement: ast.Assign, kernel: Form, one: Form) -> bool:
-        loops = [n for n in ast.walk(kernel.tree) if isinstance(n, ast.For) and statement in n.body]
-        own = any(isinstance(n, (ast.For, ast.While)) for n in ast.walk(one.tree))
+        loops = [n for n in nodes_in(kernel.tree) if isinstance(n, ast.For) and statement in n.body]
+        own = any(isinstance(n, (ast.For, ast.While)) for n in nodes_in(one.tree))
         return bool(loops) and not own and _multiplies(one)
 
     return _with_bodies(fn, drawn, wanted, all_of_them=False)
@@ -61,7 +61,7 @@ def makers_inlined(fn: Any, drawn: Sketch) -> Any:
 
 def makes(function: Form) -> bool:
     """Return True for a function that makes a descriptor."""
-    return any(function.called(n) is portable.descriptor for n in ast.walk(function.tree))
+    return any(function.called(n) is portable.descriptor for n in nodes_in(function.tree))
 
 
 def _hands_on(function: Form) -> bool:
@@ -92,7 +92,7 @@ def _with_bodies(
     more: dict[str, Any] = {}
     calls = [
         (statement, one)
-        for statement in ast.walk(kernel.tree)
+        for statement in nodes_in(kernel.tree)
         if isinstance(statement, ast.Assign)
         for one in drawn.jits
         if one is not fn
@@ -116,7 +116,7 @@ def _with_bodies(
 
 
 def _multiplies(function: Form) -> bool:
-    return any(function.called(node) is portable.mma for node in ast.walk(function.tree))
+    return any(function.called(node) is portable.mma for node in nodes_in(function.tree))
 
 
 def _is_plain(value: ast.expr) -> bool:
@@ -146,7 +146,7 @@ class _Body:
         """Return the lines; None where the function or the call has another form."""
         tree = self.function.tree
         *body, last = tree.body
-        returns = [n for n in ast.walk(tree) if isinstance(n, ast.Return)]
+        returns = [n for n in nodes_in(tree) if isinstance(n, ast.Return)]
         if returns != [last] or not isinstance(last, ast.Return) or last.value is None:
             return None
         bound = self._bound()
@@ -214,7 +214,7 @@ class _Body:
 
     def _reaches(self) -> bool:
         """Return True if all names of the function's file mean the same in the kernel's; take those that it lacks."""
-        read = {n.id for n in ast.walk(self.function.tree) if isinstance(n, ast.Name)}
+        read = {n.id for n in nodes_in(self.function.tree) if isinstance(n, ast.Name)}
         for name in read & set(self.function.scope):
             value = self.function.scope[name]
             if self.kernel.scope.get(name, self.more.get(name, value)) is not value:
@@ -231,7 +231,7 @@ class _Body:
         """Return lines of the function with its names replaced, without their indent."""
         lines = [line.encode() for line in self.function.source.splitlines()]
         nodes = [
-            n for n in ast.walk(self.function.tree) if isinstance(n, ast.Name) and n.id in names
+            n for n in nodes_in(self.function.tree) if isinstance(n, ast.Name) and n.id in names
         ]
         for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset), reverse=True):
             held = lines[node.lineno - 1]

@@ -23,7 +23,7 @@ from gluon_write.form import changed_copy, edited, factor, free_name
 from gluon_write.inline import inlined
 from gluon_write.loops import LoopReader
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import mentions, names_in, reads, stores
+from gluon_write.syntax import mentions, names_in, nodes_in, reads, stores
 
 __all__ = ["joined"]
 
@@ -66,7 +66,7 @@ class _Walk(LoopReader):
         """Return the kernel whose last loop goes on with the steps of those before it; None without such loops."""
         body: list[ast.stmt] = self.tree.body
         loops = [s for s in body if isinstance(s, ast.For)]
-        count = sum(isinstance(n, (ast.For, ast.While)) for n in ast.walk(self.tree))
+        count = sum(isinstance(n, (ast.For, ast.While)) for n in nodes_in(self.tree))
         if not self.space or len(loops) < 2 or count > len(loops) or None in map(self.read, loops):
             return None
         *self.before, self.second = loops
@@ -257,7 +257,7 @@ class _Walk(LoopReader):
         ]
         for loop, place in ((last, 1), (self.second, 0)):
             assert isinstance(loop.iter, ast.Call)
-            edits = [e for e in edits if e[0] not in [*ast.walk(loop.iter.args[place])]]
+            edits = [e for e in edits if e[0] not in [*nodes_in(loop.iter.args[place])]]
             edits.append((loop.iter.args[place], middle))
         lines = edited(self.source, edits).splitlines()
         early: list[str] = []

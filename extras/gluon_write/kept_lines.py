@@ -26,7 +26,7 @@ from gluon_write.form import Form, changed_copy, free_name
 from gluon_write.loops import viewed
 from gluon_write.sketch import place_of
 from gluon_write.solve import Solution
-from gluon_write.syntax import argument, mentions
+from gluon_write.syntax import argument, mentions, nodes_in
 from gluon_write.unknowns import Access, Graph
 
 __all__ = ["with_kept_lines"]
@@ -48,7 +48,7 @@ def with_kept_lines(graph: Graph, solution: Solution, target: Target, converts: 
     if not converts or len(graph.jits) > 1 or not target.has("nvidia.cp_async"):
         return fn
     form = Form(fn)
-    if any(isinstance(node, (ast.For, ast.While)) for node in ast.walk(form.tree)):
+    if any(isinstance(node, (ast.For, ast.While)) for node in nodes_in(form.tree)):
         return fn
     accesses = [access for one in graph.unknowns for access in one.accesses]
     tiles = [access for access in accesses if len(access.shape) == 2]
@@ -69,7 +69,7 @@ def with_kept_lines(graph: Graph, solution: Solution, target: Target, converts: 
 
 def _call_of(form: Form, place: Any) -> Optional[ast.Call]:
     """Return the call at a place."""
-    calls = (node for node in ast.walk(form.tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_in(form.tree) if isinstance(node, ast.Call))
     return next((call for call in calls if place_of(call, 0) == place), None)
 
 
@@ -100,7 +100,7 @@ def _buffer(
     users = [s for s in body if isinstance(s, ast.Expr) and s.value is store]
     if None in (name, space) or not makers or not users:
         return False
-    named = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name) and n.id == name]
+    named = [n for n in nodes_in(form.tree) if isinstance(n, ast.Name) and n.id == name]
     if len(named) != 2 or mentions(makers[0].targets[0]) != {name}:
         return False
     if not isinstance(layout, BlockedLayout) or layout.size_per_thread != [1, 1]:

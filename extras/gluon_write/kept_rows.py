@@ -45,7 +45,7 @@ from gluon_sim.tracing.types import PointerType, TensorType
 from gluon_write.form import factor, free_name, rewritten
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.step_masks import is_place, terms_of
-from gluon_write.syntax import argument, is_new, reads, stores
+from gluon_write.syntax import argument, is_new, nodes_in, reads, stores
 from gluon_write.whole_steps import PLAIN, RowLoops, Unmask, WholeStep
 
 __all__ = ["with_kept_rows"]
@@ -146,7 +146,7 @@ class _Rows(RowLoops):
 
     def _regions(self) -> Iterator[_Region]:
         """Yield loops with the same bounds, with plain statements between them alone."""
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             for body in (getattr(node, "body", None), getattr(node, "orelse", None)):
                 if isinstance(body, list) and isinstance(node, ast.stmt) and self.space:
                     region = self._region(body)
@@ -176,7 +176,7 @@ class _Rows(RowLoops):
     def _is_pure(self, statements: Sequence[ast.stmt], last: ast.For) -> bool:
         """Return True if nothing writes but stores of the last loop."""
         for statement in statements:
-            for node in ast.walk(statement):
+            for node in nodes_in(statement):
                 called = self.called(node)
                 if not isinstance(node, ast.Call) or called is language.store and statement is last:
                     continue
@@ -207,7 +207,7 @@ class _Rows(RowLoops):
         """Yield the loads of a loop whose places do not depend on what the loops compute."""
         whole = WholeStep(self, loop, terms_of(end), step)
         for statement, known in self._steps_values(loop, changing):
-            for node in ast.walk(statement):
+            for node in nodes_in(statement):
                 if isinstance(node, ast.Call) and self.called(node) is language.load:
                     load = self._load(node, known, whole)
                     if load is not None:
@@ -235,7 +235,7 @@ class _Rows(RowLoops):
 
     def _loaded(self, node: ast.expr) -> bool:
         """Return True for a place that memory names."""
-        return any(self.called(one) is language.load for one in ast.walk(node))
+        return any(self.called(one) is language.load for one in nodes_in(node))
 
     def _values(self, node: ast.expr) -> Sequence[Any]:
         place = place_of(node, self.number)
@@ -253,9 +253,9 @@ class _Rows(RowLoops):
         conditions: list[tuple[str, str, bool]] = []
         for statement, known in self._steps_values(region.loops[-1], changing):
             own = [load for load in region.loads[-1] if load.key(True) in again]
-            if stored and any(load.node in ast.walk(statement) for load in own):
+            if stored and any(load.node in nodes_in(statement) for load in own):
                 return None
-            for node in ast.walk(statement):
+            for node in nodes_in(statement):
                 if not isinstance(node, ast.Call) or self.called(node) is not language.store:
                     continue
                 stored = True
@@ -305,16 +305,16 @@ class _Rows(RowLoops):
 
     def _is_scalar(self, text: str) -> bool:
         """Return True for an expression of scalars."""
-        names = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
-        nodes = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id in names]
+        names = {n.id for n in nodes_in(ast.parse(text)) if isinstance(n, ast.Name)}
+        nodes = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and n.id in names]
         values = (value for node in nodes for value in self._values(node))
-        calls = any(isinstance(node, ast.Call) for node in ast.walk(ast.parse(text)))
+        calls = any(isinstance(node, ast.Call) for node in nodes_in(ast.parse(text)))
         return not calls and not any(isinstance(value.type, TensorType) for value in values)
 
     def _sums(self, loop: ast.For) -> int:
         """Return the registers of a thread for the tensors that a step takes from the one before."""
         words = 0
-        named = [n for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        named = [n for s in loop.body for n in nodes_in(s) if isinstance(n, ast.Name)]
         carried = {name for s in loop.body for name in stores(s) if not is_new(name, loop)}
         for name in carried:
             types = [value.type for n in named if n.id == name for value in self._values(n)]
@@ -398,9 +398,9 @@ class _Rows(RowLoops):
                     step.before = []
                     new = step.visit(copy.deepcopy(part))
                     written += [*step.before, new]
-        within = {id(node) for s in region.body for node in ast.walk(s)}
+        within = {id(node) for s in region.body for node in nodes_in(s)}
         outside = {
-            n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in within
+            n.id for n in nodes_in(self.tree) if isinstance(n, ast.Name) and id(n) not in within
         }
         return "\n".join(map(ast.unparse, _read(written, outside))).splitlines()
 
@@ -468,7 +468,7 @@ def _is_harmless(function: ast.expr) -> bool:
 def _is_index(loop: ast.For) -> bool:
     """Return True if the variable of a loop is a side of arithmetic wherever it is read."""
     assert isinstance(loop.target, ast.Name)
-    nodes = [n for s in loop.body for n in ast.walk(s)]
+    nodes = [n for s in loop.body for n in nodes_in(s)]
     sides = {id(side) for n in nodes if isinstance(n, _INDEX) for side in ast.iter_child_nodes(n)}
     named = (n for n in nodes if isinstance(n, ast.Name) and n.id == loop.target.id)
     return all(id(name) in sides for name in named)
@@ -476,7 +476,7 @@ def _is_index(loop: ast.For) -> bool:
 
 def _inlined(node: ast.expr, known: Known) -> Optional[ast.expr]:
     """Return an expression with names replaced by their values; None where one is not known."""
-    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    names = {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
     if any(name in known and known[name] is None for name in names):
         return None
     return _Inline(known).visit(copy.deepcopy(node))  # type: ignore[no-any-return]

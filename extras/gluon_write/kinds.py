@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Callable, Optional, Sequence
 
+from gluon_write.syntax import nodes_in
+
 __all__ = ["BLOCK", "TILES", "Kinds"]
 
 BLOCK, TILES = "block", "tiles"
@@ -33,7 +35,7 @@ class Kinds:
         while changed:
             before = len(self.names), sum(map(len, self.returns.values()))
             for jit in jits:
-                for node in ast.walk(jit):
+                for node in nodes_in(jit):
                     self._take(jit.name, node)
             changed = before != (len(self.names), sum(map(len, self.returns.values())))
 

@@ -27,7 +27,7 @@ from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
 from gluon_write.form import Form, factor, free_name, rewritten
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, mentions, stores
+from gluon_write.syntax import argument, mentions, nodes_in, stores
 
 __all__ = ["summed_by_lanes"]
 
@@ -74,10 +74,10 @@ class _Lanes(Form):
         if not self.space:
             return None
         lines = self.source.splitlines()
-        loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
+        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
         by_loop: dict[ast.For, list[_Sum]] = {}
         for loop in sorted(loops, key=lambda n: n.lineno, reverse=True):
-            if any(inner is not loop and inner in loops for inner in ast.walk(loop)):
+            if any(inner is not loop and inner in loops for inner in nodes_in(loop)):
                 continue
             sums = self._sums(loop)
             if sums:
@@ -89,7 +89,7 @@ class _Lanes(Form):
 
     def _neighbour(self, loop: ast.For, name: str, step: int) -> Optional[ast.For]:
         """Return the loop right before (-1) or behind (1) another one that has a sum of a name, too."""
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
                 if isinstance(block, list) and loop in block:
                     place = block.index(loop) + step
@@ -98,7 +98,7 @@ class _Lanes(Form):
         return None
 
     def _multiplies(self, loop: ast.For) -> bool:
-        return any(self.called(node) is portable.mma for node in ast.walk(loop))
+        return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
     # -- the sums of a loop ----------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class _Lanes(Form):
         if isinstance(added, ast.Name):
             name = added.id
             makers = [s for s in loop.body if name in stores(s)]
-            users = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
+            users = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and n.id == name]
             if len(makers) != 1 or len(users) != 2 or not isinstance(makers[0], ast.Assign):
                 return None, None
             home, added = makers[0], makers[0].value

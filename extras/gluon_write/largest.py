@@ -33,7 +33,7 @@ from gluon_core import language, portable
 from gluon_write.form import changed_copy, edited, free_name, one_line
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, mentions, stores
+from gluon_write.syntax import argument, mentions, nodes_in, stores
 
 __all__ = ["negated", "with_scaled_maxima"]
 
@@ -83,7 +83,7 @@ class _Scores:
 class _Reader(Definitions):
     def text(self) -> Optional[str]:
         """Return the text of the kernel; None where nothing changes."""
-        loads = [s for s in ast.walk(self.tree) if isinstance(s, ast.Assign) and self._loads(s)]
+        loads = [s for s in nodes_in(self.tree) if isinstance(s, ast.Assign) and self._loads(s)]
         texts = (self._scaled(s, s.targets[0].id) for s in loads)  # type: ignore[attr-defined]
         return next((text for text in texts if text is not None), None)
 
@@ -261,5 +261,5 @@ class _Reader(Definitions):
 
 def _loads(node: ast.AST, name: str) -> list[ast.Name]:
     """Return the nodes that read a name."""
-    names = (n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name)
+    names = (n for n in nodes_in(node) if isinstance(n, ast.Name) and n.id == name)
     return [n for n in names if isinstance(n.ctx, ast.Load)]

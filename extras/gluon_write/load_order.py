@@ -22,7 +22,7 @@ from gluon_core import language
 from gluon_write.form import rewritten
 from gluon_write.loads_ahead import AheadReader, Load
 from gluon_write.sketch import Place, Sketch
-from gluon_write.syntax import reads, stores
+from gluon_write.syntax import nodes_in, reads, stores
 
 __all__ = ["ordered"]
 
@@ -68,7 +68,7 @@ class _Order(AheadReader):
         """Yield blocks of statements that all threads execute, those of loops of products left out."""
         yield body
         for statement in body:
-            calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
             if isinstance(statement, (ast.If, ast.For, ast.While)):
                 if isinstance(statement, ast.If) or not any(map(self.multiplies, calls)):
                     yield from self._blocks(statement.body)
@@ -105,4 +105,4 @@ class _Order(AheadReader):
 
     def _is_whole(self, statement: ast.stmt) -> bool:
         """Return True for a statement that waits for all elements."""
-        return any(self.called(node) in _REDUCTIONS for node in ast.walk(statement))
+        return any(self.called(node) in _REDUCTIONS for node in nodes_in(statement))

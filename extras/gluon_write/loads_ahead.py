@@ -28,7 +28,7 @@ from gluon_write.loops import LoopReader, falling
 from gluon_write.pointer_names import pointer_name
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import ends_with
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 from gluon_write.unread import without_unread
 
 __all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_ahead"]
@@ -149,7 +149,7 @@ class AheadReader(LoopReader):
             return None
         taken = set(re.findall(r"\w+", self.source))
         edits: list[Edit] = []
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             loop = self._loop(node, threads) if isinstance(node, ast.For) else None
             if loop is not None:
                 edits += self._written(loop, taken)
@@ -203,7 +203,7 @@ class AheadReader(LoopReader):
             return None
         if ast.unparse(bounds.func) != "range" or not isinstance(node.target, ast.Name):
             return None
-        body = [part for statement in node.body for part in ast.walk(statement)]
+        body = [part for statement in node.body for part in nodes_in(statement)]
         if node.target.id in {name for s in node.body for name in stores(s)}:
             return None
         if any(
@@ -217,9 +217,9 @@ class AheadReader(LoopReader):
         if not isinstance(statement, (ast.Assign, ast.AugAssign)):
             return
         before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
-        if before.strip() or any(isinstance(node, _LATER) for node in ast.walk(statement)):
+        if before.strip() or any(isinstance(node, _LATER) for node in nodes_in(statement)):
             return
-        for node in ast.walk(statement.value):
+        for node in nodes_in(statement.value):
             if not isinstance(node, ast.Call) or self.called(node) is not language.load:
                 continue
             volatile = argument(node, 6, "volatile")
@@ -297,7 +297,7 @@ class AheadReader(LoopReader):
     def _runs_ahead(self, statement: ast.stmt, loads: Sequence[Load]) -> bool:
         """Return True for arithmetic, and for loads of addresses."""
         known = [load.call for load in loads if load.statement is statement and load.words <= 2]
-        for call in ast.walk(statement):
+        for call in nodes_in(statement):
             if not isinstance(call, ast.Call) or call in known:
                 continue
             called = self.called(call)

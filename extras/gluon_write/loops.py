@@ -11,7 +11,7 @@ from gluon_core import language, portable
 from gluon_core._triton import tl
 from gluon_write.form import Form
 from gluon_write.sketch import Place, Sketch, place_of
-from gluon_write.syntax import argument, mentions, operands_of, reads, stores
+from gluon_write.syntax import argument, mentions, nodes_in, operands_of, reads, stores
 
 __all__ = [
     "Edit",
@@ -154,7 +154,7 @@ class LoopReader(Form):
             return None
         taken = set(re.findall(r"\w+", self.source))
         edits: list[tuple[Edit, int]] = []  # with the last line of the loop
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 loop = self.read(node)
                 if loop is not None:
@@ -184,7 +184,7 @@ class LoopReader(Form):
         if orders_memory(self, node):
             return None  # its loads are ordered behind stores of other threads
         products = [
-            c for c in ast.walk(node)
+            c for c in nodes_in(node)
             if isinstance(c, ast.Call) and self.called(c) is portable.mma and operands_of(c)
         ]  # fmt: skip
         operands = [operand for product in products for operand in operands_of(product)]
@@ -193,7 +193,7 @@ class LoopReader(Form):
             tile = self.tile(statement) if isinstance(statement, ast.Assign) else None
             if tile is None:
                 continue
-            names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == tile.name]
+            names = [n for n in nodes_in(node) if isinstance(n, ast.Name) and n.id == tile.name]
             read = [n for n in names if isinstance(n.ctx, ast.Load)]
             plain = [n for n in read if not only_asked(n, node)]
             used = [o for o in operands if viewed(o, self) == tile.name]
@@ -252,7 +252,7 @@ class LoopReader(Form):
         name = viewed(operand, self)
         if name is None or self._rows(product) < _LEAST_ROWS:
             return None
-        names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and n.id == name]
+        names = [n for n in nodes_in(node) if isinstance(n, ast.Name) and n.id == name]
         read = [n for n in names if isinstance(n.ctx, ast.Load) and not only_asked(n, node)]
         makers = [s for s in node.body if isinstance(s, ast.Assign) and name in stores(s)]
         stored = sum(isinstance(n.ctx, ast.Store) for n in names)
@@ -309,7 +309,7 @@ class LoopReader(Form):
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if a statement may run steps ahead: it reads no memory, and multiplies nothing."""
-        calls = [c for c in ast.walk(statement) if isinstance(c, ast.Call)]
+        calls = [c for c in nodes_in(statement) if isinstance(c, ast.Call)]
         known = self.addresses_in(statement)
         return not any(self.called(call) in _forbidden() and call not in known for call in calls)
 
@@ -317,7 +317,7 @@ class LoopReader(Form):
         """Return the loads of scalars in a statement that may run steps ahead, as parts of addresses."""
         if not self.takes_addresses or not isinstance(statement, ast.Assign):
             return []
-        calls = [c for c in ast.walk(statement) if isinstance(c, ast.Call)]
+        calls = [c for c in nodes_in(statement) if isinstance(c, ast.Call)]
         return [call for call in calls if self._is_scalar_load(call)]
 
     def _is_scalar_load(self, call: ast.Call) -> bool:
@@ -345,7 +345,7 @@ class LoopReader(Form):
         assert isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
         acc = argument(statement.value, 2, "acc")
         own = loop.issued[statement]
-        reads = [n for n in ast.walk(statement.value) if isinstance(n, ast.Name) and n.id == own]
+        reads = [n for n in nodes_in(statement.value) if isinstance(n, ast.Name) and n.id == own]
         return {own} if isinstance(acc, ast.Name) and acc.id == own and len(reads) == 1 else set()
 
     def unit_reads(self, call: ast.Call, loop: Loop) -> bool:
@@ -385,8 +385,8 @@ class LoopReader(Form):
     def product(self, call: ast.Call, loop: Loop) -> list[tuple[int, int, list[str]]]:
         """Return the edit of the statement whose first product is `call`: units read shared memory, tiles of several
         products are loaded for each."""
-        within = next(s for s in loop.node.body if any(node is call for node in ast.walk(s)))
-        nodes = set(map(id, ast.walk(within)))
+        within = next(s for s in loop.node.body if any(node is call for node in nodes_in(s)))
+        nodes = set(map(id, nodes_in(within)))
         read = [p for p in loop.products if id(p) in nodes]
         read = [p for p in read if self.unit_reads(p, loop) or self._several(p, loop)]
         if not read or call is not read[0]:
@@ -440,9 +440,9 @@ class LoopReader(Form):
     def _is_zero(self, acc: ast.expr) -> bool:
         """Return True for zeros, and for a name that is nothing else."""
         if isinstance(acc, ast.Name):
-            stored = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)
+            stored = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name)
                       and n.id == acc.id and isinstance(n.ctx, ast.Store)]  # fmt: skip
-            values = [s.value for s in ast.walk(self.tree) if isinstance(s, ast.Assign)
+            values = [s.value for s in nodes_in(self.tree) if isinstance(s, ast.Assign)
                       and any(target in stored for target in s.targets)]  # fmt: skip
             zeros = [value for value in values if self.called(value) is language.zeros]
             return 0 < len(stored) == len(zeros)
@@ -582,7 +582,7 @@ def only_asked(name: ast.Name, within: ast.AST) -> bool:
     """Return True for `name` in `name.dtype` and `name.shape`, which a buffer has, too."""
     return any(
         isinstance(n, ast.Attribute) and n.value is name and n.attr in ("dtype", "shape")
-        for n in ast.walk(within)
+        for n in nodes_in(within)
     )
 
 
@@ -593,7 +593,7 @@ def orders_memory(reader: Any, node: ast.For) -> bool:
 
 def _calls(reader: Any, node: ast.For, words: re.Pattern[str]) -> bool:
     """Return True if a step calls a function of such a name, or one of the kernel's that has the word in its text."""
-    calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+    calls = [call for call in nodes_in(node) if isinstance(call, ast.Call)]
     called = [reader.called(call) for call in calls]
     texts = [one.src for one in called if one in reader.drawn.jits]
     return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))

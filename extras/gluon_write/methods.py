@@ -17,6 +17,7 @@ from typing import Any, Mapping, Optional
 
 from gluon_write.form import Form, changed_copy, free_name, function_of
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import nodes_in
 
 __all__ = ["methods_called"]
 
@@ -57,7 +58,7 @@ class _Caller(Form):
         """Return the text of the function; None where it calls no method."""
         lines = [line.encode() for line in self.source.splitlines()]
         edits: list[tuple[int, int, int, int, str]] = []  # first and last byte, and the new text
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             place = place_of(node, self.number)
             method = self.drawn.methods.get(place) if place is not None else None
             if method is None or not isinstance(node, ast.Call):

@@ -27,7 +27,7 @@ from gluon_write.form import factor, free_name, one_line, rewritten
 from gluon_write.index_forms import IndexForms, NoIndex, Range
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Place, Sketch, place_of
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 
 __all__ = ["with_moving_bases"]
 
@@ -47,7 +47,7 @@ class _Bases(IndexForms):
         self.space = next((n for n, value in self.scope.items() if value is language), "")
         self.taken = {*re.findall(r"\w+", self.source), *self.scope}
         edits: list[tuple[ast.AST, str]] = []
-        for loop in ast.walk(self.tree):
+        for loop in nodes_in(self.tree):
             if isinstance(loop, ast.For) and self.space:
                 for name in dict.fromkeys(self._pointers(loop, places)):
                     edits += self._moved(name, loop) or []
@@ -70,8 +70,8 @@ class _Bases(IndexForms):
 
     def _moved(self, name: str, loop: ast.For) -> Optional[list[tuple[ast.AST, str]]]:
         """Return the edits that move a scalar in place of a tile of pointers; None where that cannot be."""
-        own = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and n.id == name]
-        inside = {id(n) for s in loop.body for n in ast.walk(s)}
+        own = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and n.id == name]
+        inside = {id(n) for s in loop.body for n in nodes_in(s)}
         stored = [n for n in own if isinstance(n.ctx, ast.Store)]
         makers = [s for s in map(self.statement_of, stored) if id(s) not in inside]
         moves = [s for s in map(self.statement_of, stored) if id(s) in inside]

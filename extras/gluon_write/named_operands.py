@@ -18,7 +18,7 @@ from gluon_core import language, portable
 from gluon_write.form import Form, edited, free_name, one_line, rewritten
 from gluon_write.loops import viewed
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import operands_of
+from gluon_write.syntax import nodes_in, operands_of
 
 __all__ = ["with_named_operands"]
 
@@ -41,7 +41,7 @@ class _Namer(Form):
         edits: list[tuple[ast.expr, str]] = []
         before: list[tuple[int, str]] = []
         for statement, operand in self._operands():
-            words = (node.id for node in ast.walk(operand) if isinstance(node, ast.Name))
+            words = (node.id for node in nodes_in(operand) if isinstance(node, ast.Name))
             name = free_name(f"{next(w for w in words if w not in self.scope)}_operand", taken)
             edits.append((operand, name))
             line = f"{' ' * statement.col_offset}{name} = {one_line(self.text_of(operand))}"
@@ -53,7 +53,7 @@ class _Namer(Form):
 
     def _operands(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
         """Yield the statements of loops with a product whose second operand they compute, and that operand."""
-        for loop in ast.walk(self.tree):
+        for loop in nodes_in(self.tree):
             for statement in loop.body if isinstance(loop, ast.For) else ():
                 product = statement.value if isinstance(statement, ast.Assign) else None
                 if not isinstance(product, ast.Call) or self.called(product) is not portable.mma:
@@ -65,7 +65,7 @@ class _Namer(Form):
 
     def _computes(self, operand: ast.expr) -> bool:
         """Return True for an expression of names that neither loads nor multiplies."""
-        nodes = list(ast.walk(operand))
+        nodes = list(nodes_in(operand))
         if isinstance(operand, ast.Name) or viewed(operand, self) or isinstance(operand, _OTHERS):
             return False
         called = [self.called(node) for node in nodes if isinstance(node, ast.Call)]

@@ -28,7 +28,7 @@ from gluon_sim.tracing.types import TensorType
 from gluon_write.form import edited, free_name, one_line, rewritten
 from gluon_write.held import Operands
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import mentions, operands_of, stores
+from gluon_write.syntax import mentions, nodes_in, operands_of, stores
 
 __all__ = ["Buffered", "Loops", "with_operand_buffers"]
 
@@ -104,9 +104,9 @@ class Buffered(Operands):
         before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
         if not isinstance(statement, _PLAIN) or before.strip():
             return
-        if any(isinstance(node, _LATER) for node in ast.walk(statement)):
+        if any(isinstance(node, _LATER) for node in nodes_in(statement)):
             return
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
         last = statement.value if isinstance(statement, ast.Expr) else None
         if any(_WRITES.search(self._named(call)) for call in calls if call is not last):
             return
@@ -132,7 +132,7 @@ class Buffered(Operands):
         if any(
             place_of(node, self.number) in self.drawn.unaided
             for one in operands
-            for node in ast.walk(one)
+            for node in nodes_in(one)
         ):
             return False  # a product of a product, whose operands have buffers
         held = 0
@@ -205,7 +205,7 @@ class Buffered(Operands):
         """Return the depth of a product, and that of the parts in which it is made: as much as a thread may hold."""
         depth = next(value.type.dims[1] for value in self._values(operands[0]))
         inner = call.args[2:] if len(call.args) == 3 and all(k.arg for k in call.keywords) else []
-        nodes = [node for sums in inner for node in ast.walk(sums)]
+        nodes = [node for sums in inner for node in nodes_in(sums)]
         if not inner or any(place_of(node, self.number) in self.drawn.unaided for node in nodes):
             return depth, depth  # the sum is named, or of another product
         part = depth
@@ -235,7 +235,7 @@ class Buffered(Operands):
 
     def _filled(self, text: str, operand: ast.expr, place: ast.stmt) -> str:
         """Note the lines before a statement that fill a buffer with an operand; return its name."""
-        word = next((n.id for n in ast.walk(operand) if isinstance(n, ast.Name)), "")
+        word = next((n.id for n in nodes_in(operand) if isinstance(n, ast.Name)), "")
         word = word if word and word != self.space else "product"
         lines = self.before.setdefault(place.lineno, [])
         if not isinstance(operand, ast.Name):

@@ -14,7 +14,7 @@ from typing import Callable, Collection, Iterator, Sequence
 from gluon_core import portable
 from gluon_write.form import factor, free_name
 from gluon_write.loops import Tile
-from gluon_write.syntax import reads, stores
+from gluon_write.syntax import nodes_in, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["DEPTH", "OwnStore", "OwnTile", "names_of", "own_stores", "own_tiles"]
@@ -172,7 +172,7 @@ def own_stores(
             kind, tiles = reader.type_of(call.args[2]), call.args[0]
             if kind is None or not isinstance(tiles, ast.Name) or tiles.id not in described:
                 continue
-            names = [n for n in ast.walk(reader.tree) if isinstance(n, ast.Name)]
+            names = [n for n in nodes_in(reader.tree) if isinstance(n, ast.Name)]
             maker = next(s for s in reader.tree.body if tiles.id in stores(s))
             if sum(n.id == tiles.id for n in names) > 2 or not _is_plain(maker):
                 continue  # it has other uses

@@ -26,6 +26,7 @@ from gluon_write.form import edited, factor, free_name, one_line, rewritten
 from gluon_write.index_forms import IndexForms, NoIndex, Range
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import nodes_in
 
 __all__ = ["with_packed_rows"]
 
@@ -62,10 +63,10 @@ class _Packed(IndexForms):
 
     def _loads(self) -> Iterator[ast.Assign]:
         """Yield the loads of tiles in the blocks of loops of products."""
-        for loop in ast.walk(self.tree):
+        for loop in nodes_in(self.tree):
             if not isinstance(loop, ast.For):
                 continue
-            if not any(self.called(n) is portable.mma for s in loop.body for n in ast.walk(s)):
+            if not any(self.called(n) is portable.mma for s in loop.body for n in nodes_in(s)):
                 continue
             for statement in loop.body:
                 if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -168,7 +169,7 @@ class _Packed(IndexForms):
         shorter = ast.parse(edited(self.source, [(node, vector) for node in along]))
         load = next(
             node
-            for node in ast.walk(shorter)
+            for node in nodes_in(shorter)
             if isinstance(node, ast.Assign) and node.lineno == statement.lineno
         )
         shape = [1] * (_RANK + 1)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Collection, Optional, Sequence
 
 from gluon_write.form import Form, bounds_of, factor, free_name
-from gluon_write.syntax import is_new, mentions, reads, stores
+from gluon_write.syntax import is_new, mentions, nodes_in, reads, stores
 
 __all__ = ["Masked", "ends_of", "parts_of", "unmasked"]
 
@@ -151,7 +151,7 @@ def _unmasked(form: Form, loop: ast.For, masked: Sequence[Masked]) -> list[str]:
     read = {id(s): reads(ast.parse("\n".join(plain[id(s)])) if id(s) in plain else s) for s in kept}
     later = {
         n.id
-        for n in ast.walk(form.tree)
+        for n in nodes_in(form.tree)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         and not loop.lineno <= n.lineno <= (loop.end_lineno or 0)
     }  # fmt: skip

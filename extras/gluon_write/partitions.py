@@ -25,7 +25,7 @@ from gluon_write.rounds import Before, Rounds
 from gluon_write.shared_walk import Shared
 from gluon_write.single_step import follows_whole_steps, has_one_step, is_sure
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import reads, stores
+from gluon_write.syntax import nodes_in, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.work import Forms, forms_of
 
@@ -219,7 +219,7 @@ class Partitions(Copies):
         if number == 0:
             taken = set(own)
             own += sorted({name for s in skipped for name in stores(s)} - {self.part} - taken)
-            read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+            read = {n.id for n in nodes_in(tree) if isinstance(n, ast.Name)}
             described = {s.tiles for s in self.late}
             kept = [p for p in own if p in read and p not in described]
             stored = [s.writer for s in self.stored if s not in self.late]
@@ -230,7 +230,7 @@ class Partitions(Copies):
                 *kept,
                 *([self.part] if self.part else []),
             ]
-        read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        read = {n.id for n in nodes_in(tree) if isinstance(n, ast.Name)}
         return [*self.rings, self.slot, *(p for p in own if p in read)]
 
     def _forms(
@@ -276,7 +276,7 @@ class Partitions(Copies):
         ):
             lines = [line for s in statement.body for line in self._consumed(one, s, inner)]
             return [f"if {reader.text_of(statement.test)}:", *(f"    {line}" for line in lines)]
-        calls = [call for call, _ in self.calls_in(reader) if call in list(ast.walk(statement))]
+        calls = [call for call, _ in self.calls_in(reader) if call in list(nodes_in(statement))]
         if isinstance(statement, ast.Return) and one is not self.functions[0]:
             if calls:
                 raise NoForm

@@ -14,6 +14,7 @@ from typing import Any
 
 from gluon_write.form import Form, changed_copy, edited, free_name, function_of
 from gluon_write.sketch import Place, Sketch, place_of
+from gluon_write.syntax import nodes_in
 
 __all__ = ["copied_per_call", "per_call"]
 
@@ -45,7 +46,7 @@ def copied_per_call(fn: Any, drawn: Sketch, several: list[Any]) -> Any:
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
         form = Form(jit)
-        calls = [node for node in ast.walk(form.tree) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_in(form.tree) if isinstance(node, ast.Call)]
         edits = [
             (call.func, names[place])
             for call in calls

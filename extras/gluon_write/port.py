@@ -44,6 +44,7 @@ from gluon_write.port_names import (
 )
 from gluon_write.port_products import accumulated, added, ported_product
 from gluon_write.ranks import Ranks, ranks_of_parameters
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Ported", "port"]
 
@@ -114,7 +115,7 @@ def _jits(tree: ast.Module, names: Names) -> list[ast.FunctionDef]:
     wrapped = {call.args[0].id for call in _wrappers(tree, names)}  # type: ignore[attr-defined]
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.FunctionDef)
         and (node.name in wrapped or any(is_jit(d, names) for d in node.decorator_list))
     ]
@@ -124,7 +125,7 @@ def _wrappers(tree: ast.Module, names: Names) -> list[ast.Call]:
     """Return the calls `triton.jit(function)`."""
     return [
         node
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.Call) and is_jit(node.func, names)
         and node.args and isinstance(node.args[0], ast.Name)
     ]  # fmt: skip
@@ -202,11 +203,11 @@ class _Port:
     def ported(self, tree: ast.Module, helpers: bool = False) -> Ported:
         """Return the file; with `helpers`, no function of it is a kernel."""
         kernels = [] if helpers else kernels_of(tree, self.jits, self.names)
-        inside = {id(part) for jit in self.jits for part in ast.walk(jit)}
+        inside = {id(part) for jit in self.jits for part in nodes_in(jit)}
         self._check_names(tree)
         self.changed = bool(self.names.descriptors) and any(
             isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-            for node in ast.walk(tree)
+            for node in nodes_in(tree)
             if id(node) not in inside and getattr(node, "attr", "") == "block_shape"
         )
         for jit in self.jits:
@@ -240,15 +241,15 @@ class _Port:
     def _imports(self, text: str) -> str:
         """Return the text with the imports of the language, and of Triton those that it uses."""
         tree = ast.parse(text)
-        uses = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        before = {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+        uses = {node.id for node in nodes_in(tree) if isinstance(node, ast.Name)}
+        before = {node.id for node in nodes_in(self.tree) if isinstance(node, ast.Name)}
         lines = [line.encode() for line in text.splitlines(keepends=True)]
         first = next(
             (top for top in tree.body if next(imports_of(top), None) is not None), tree.body[0]
         )
         triton = {id(node) for node in imports_of(tree)}
         edits = [(first.lineno, 0, first.lineno, 0, _OURS)]
-        for node in ast.walk(tree):
+        for node in nodes_in(tree):
             if not isinstance(node, (ast.Import, ast.ImportFrom)):
                 continue
             gone = [
@@ -275,7 +276,7 @@ class _Port:
 
     def _descriptors(self, tree: ast.Module, inside: set[int]) -> None:
         """Give host code a class of descriptors that kernels of every target take."""
-        for node in ast.walk(tree):
+        for node in nodes_in(tree):
             if id(node) not in inside and isinstance(node, ast.Name):
                 if node.id in self.names.descriptors and self.changed:
                     self.needed["ChangedDescriptor"] = node.id
@@ -290,7 +291,7 @@ class _Port:
             node
             for node in tree.body
             if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-            or any(part in self.jits for part in ast.walk(node))
+            or any(part in self.jits for part in nodes_in(node))
         )
         decorators = getattr(first, "decorator_list", [])
         line = min([first.lineno, *(d.lineno for d in decorators)])
@@ -305,7 +306,7 @@ class _Port:
         """Return the ported text of functions of other files."""
         bound = {
             bound_by(alias): import_text(node, alias)
-            for node in ast.walk(self.tree)
+            for node in nodes_in(self.tree)
             if isinstance(node, (ast.Import, ast.ImportFrom))
             for alias in node.names
         }
@@ -338,7 +339,7 @@ class _Port:
         for node in tree.body:
             if not isinstance(node, (ast.Assign, ast.AnnAssign)):
                 continue
-            for part in ast.walk(node):
+            for part in nodes_in(node):
                 if id(part) not in inside and isinstance(part, ast.Attribute):
                     if self.language(part) == "constexpr":
                         self.replace(part, "gl.constexpr")
@@ -353,9 +354,9 @@ class _Port:
     def _function(self, jit: ast.FunctionDef, kernel: bool) -> None:
         self.jit, self.bound = jit.name, bound_in(jit)
         stored = {
-            n.id for n in ast.walk(jit) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            n.id for n in nodes_in(jit) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         }
-        arguments = [arg for arg in ast.walk(jit.args) if isinstance(arg, ast.arg)]
+        arguments = [arg for arg in nodes_in(jit.args) if isinstance(arg, ast.arg)]
         self.kept = {arg.arg for arg in arguments} - stored
         self.constants = {
             arg.arg
@@ -365,7 +366,7 @@ class _Port:
         self.ranks = Ranks(jit, self.language, self.passed.get(jit.name))
         self.apart = own_names(jit, self.language, self.taken)
         self.values = {}
-        for node in ast.walk(jit):
+        for node in nodes_in(jit):
             for target in node.targets if isinstance(node, ast.Assign) else ():
                 if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
                     self.values.setdefault(target.id, []).append(node.value)
@@ -454,7 +455,7 @@ class _Port:
                 self.dropped.add(node.id)
             else:
                 self.foreign[one] = free_name(node.attr, self.taken)
-                self.modules |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                self.modules |= {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
         self.replace(node, self.foreign[one])
 
     def _name(self, node: ast.Attribute) -> None:
@@ -558,16 +559,16 @@ def _outside(node: ast.AST, kernels: Collection[int]) -> Iterator[ast.AST]:
     """
     yield node
     own = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    if not own or any(id(part) in kernels for part in ast.walk(node)):
+    if not own or any(id(part) in kernels for part in nodes_in(node)):
         for child in ast.iter_child_nodes(node):
             yield from _outside(child, kernels)
 
 
 def _bound(tree: ast.Module) -> set[str]:
     """Return the names that a file uses, but for those of attributes."""
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    for node in ast.walk(tree):
+    names = {node.id for node in nodes_in(tree) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in nodes_in(tree) if isinstance(node, ast.arg)}
+    for node in nodes_in(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -13,6 +13,7 @@ import ast
 from typing import Any, Iterator, Optional
 
 from gluon_write.kinds import TILES
+from gluon_write.syntax import nodes_in
 
 __all__ = ["loaded_again"]
 
@@ -22,7 +23,7 @@ _FUNCTIONS = {"load_tensor_descriptor": "load", "store_tensor_descriptor": "stor
 
 def loaded_again(port: Any, jit: ast.FunctionDef) -> None:
     """Insert barriers before statements that load what a statement before them in their block stored."""
-    for node in ast.walk(jit):
+    for node in nodes_in(jit):
         for block in (getattr(node, "body", ()), getattr(node, "orelse", ())):
             if isinstance(block, list):
                 _ordered(port, block)
@@ -33,7 +34,7 @@ def loaded_again(port: Any, jit: ast.FunctionDef) -> None:
 def _ordered(port: Any, block: list[ast.stmt]) -> None:
     stored: dict[str, set[str]] = {}  # text of the pointers -> the names in it
     for statement in block:
-        calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
         named = [(port.language(call.func), call) for call in calls]
         loaded = {ast.unparse(c.args[0]) for name, c in named if name == "load" and c.args}
         if loaded & set(stored):
@@ -42,13 +43,13 @@ def _ordered(port: Any, block: list[ast.stmt]) -> None:
             stored.clear()
         if any(name == "debug_barrier" for name, _ in named):
             stored.clear()
-        names = (n for n in ast.walk(statement) if isinstance(n, ast.Name))
+        names = (n for n in nodes_in(statement) if isinstance(n, ast.Name))
         changed = {n.id for n in names if isinstance(n.ctx, ast.Store)}
         stored = {text: own for text, own in stored.items() if not own & changed}
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
             if port.language(call.func) == "store" and call.args:
-                own = {n.id for n in ast.walk(call.args[0]) if isinstance(n, ast.Name)}
+                own = {n.id for n in nodes_in(call.args[0]) if isinstance(n, ast.Name)}
                 stored[ast.unparse(call.args[0])] = own
 
 
@@ -67,7 +68,7 @@ def _written(port: Any, block: list[ast.stmt]) -> None:
 
 def _accesses(port: Any, statement: ast.stmt) -> Iterator[tuple[str, bool]]:
     """Yield the names through which a statement accesses memory, and True for tiles that it stores."""
-    for call in ast.walk(statement):
+    for call in nodes_in(statement):
         if not isinstance(call, ast.Call):
             continue
         name = port.language(call.func)

@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from gluon_write.form import free_name
 from gluon_write.kinds import BLOCK, TILES
+from gluon_write.syntax import nodes_in
 
 __all__ = ["arguments", "own_names", "ported_access", "ported_maker", "ported_method"]
 
@@ -39,15 +40,15 @@ def own_names(
             if name is None:
                 continue
             assert isinstance(statement, ast.Assign)
-            nodes = [n for n in ast.walk(statement.targets[0]) if isinstance(n, ast.Name)]
+            nodes = [n for n in nodes_in(statement.targets[0]) if isinstance(n, ast.Name)]
             for later in body[place + 1 :]:
-                if any(_made(inner, language) == name for inner in ast.walk(later)):
+                if any(_made(inner, language) == name for inner in nodes_in(later)):
                     break
-                nodes += [n for n in ast.walk(later) if isinstance(n, ast.Name) and n.id == name]
+                nodes += [n for n in nodes_in(later) if isinstance(n, ast.Name) and n.id == name]
             regions.setdefault(name, []).append(nodes)
     names: dict[int, str] = {}
     for name, blocks in regions.items():
-        mentioned = [n for n in ast.walk(jit) if isinstance(n, ast.Name) and n.id == name]
+        mentioned = [n for n in nodes_in(jit) if isinstance(n, ast.Name) and n.id == name]
         own = [id(node) for nodes in blocks for node in nodes]
         stored = sum(isinstance(node.ctx, ast.Store) for node in mentioned)
         if len(own) == len(set(own)) == len(mentioned) and stored == len(blocks):
@@ -59,7 +60,7 @@ def own_names(
 
 def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
     """Yield the blocks of statements in a function, in the order of their first lines."""
-    blocks = (getattr(inner, kind, None) for inner in ast.walk(node) for kind in ("body", "orelse"))
+    blocks = (getattr(inner, kind, None) for inner in nodes_in(node) for kind in ("body", "orelse"))
     lists = [block for block in blocks if isinstance(block, list) and block]
     yield from sorted(lists, key=lambda block: block[0].lineno)
 

@@ -12,6 +12,7 @@ from typing import Collection, Iterable, Mapping, Optional
 
 from gluon_write.form import free_name
 from gluon_write.port_names import Names, bound_by, branches, is_jit, names_of
+from gluon_write.syntax import nodes_in
 
 __all__ = [
     "Foreign",
@@ -68,13 +69,13 @@ def all_names(
 
 def _in_functions(tree: ast.Module) -> set[str]:
     """Return the names in functions that are decorated or passed to a call, with their decorators."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_in(tree) if isinstance(node, ast.Call))
     passed = {arg.id for call in calls for arg in call.args if isinstance(arg, ast.Name)}
     return {
         name.id
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.FunctionDef) and (node.decorator_list or node.name in passed)
-        for name in ast.walk(node)
+        for name in nodes_in(node)
         if isinstance(name, ast.Name)
     }
 
@@ -124,7 +125,7 @@ def _resolved(
 
 def imports_in(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
     """Return the imports of a file, those in its functions included."""
-    return [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return [node for node in nodes_in(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
 def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Foreign]:
@@ -133,7 +134,7 @@ def _in_module(file: Optional[Path], name: str, depth: int = 8) -> Optional[Fore
         return None
     tree = _parsed(file)
     names = _names_of_file(file, frozenset(_in_functions(tree)), depth)
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             jit = any(is_jit(decorator, names) for decorator in node.decorator_list)
             return Foreign(file, name) if jit else None
@@ -220,7 +221,7 @@ def reached(tree: ast.Module, wanted: Iterable[str]) -> set[str]:
         name = left.pop()
         if name not in used:
             used.add(name)
-            words = {n.id for n in ast.walk(statements[name]) if isinstance(n, ast.Name)}
+            words = {n.id for n in nodes_in(statements[name]) if isinstance(n, ast.Name)}
             words |= set(_bound_by_statement(statements[name]))
             left += [word for word in words if word in statements]
     return used

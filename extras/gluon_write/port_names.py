@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Iterator, Optional
 
 from gluon_write.form import free_name
+from gluon_write.syntax import nodes_in
 
 __all__ = [
     "Names",
@@ -94,7 +95,7 @@ def _short(name: str) -> str:
 
 def imports_of(tree: ast.AST) -> Iterator[Import]:
     """Yield the imports of Triton and of its modules."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Import):
             if any(alias.name.partition(".")[0] == "triton" for alias in node.names):
                 yield node
@@ -190,10 +191,10 @@ def is_jit(decorator: ast.expr, names: Names) -> bool:
 
 def bound_in(jit: ast.FunctionDef) -> frozenset[str]:
     """Return the names that a function binds: its parameters and variables."""
-    names = {node.arg for node in ast.walk(jit) if isinstance(node, ast.arg)}
+    names = {node.arg for node in nodes_in(jit) if isinstance(node, ast.arg)}
     stored = (
         node.id
-        for node in ast.walk(jit)
+        for node in nodes_in(jit)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     )
     return frozenset(names | set(stored))
@@ -221,24 +222,24 @@ def without_locals(
     Args:
         taken: names in use.
     """
-    inside = {id(node) for jit in jits for node in ast.walk(jit)}
+    inside = {id(node) for jit in jits for node in nodes_in(jit)}
     called = {
         node.func.id
         for jit in jits
-        for node in ast.walk(jit)
+        for node in nodes_in(jit)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     functions = [jit for jit in jits if jit.name in called]
-    params = [n for one in functions for n in ast.walk(one) if isinstance(n, ast.arg)]
+    params = [n for one in functions for n in nodes_in(one) if isinstance(n, ast.arg)]
     edits: list[tuple[int, int, str, str]] = []
     for name in names:
-        uses: list[Any] = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == name]
+        uses: list[Any] = [n for n in nodes_in(tree) if isinstance(n, ast.Name) and n.id == name]
         uses += [param for param in params if param.arg == name]
         others = any(
             getattr(n, "arg", None) == name and n not in uses
             or isinstance(n, ast.alias) and bound_by(n) == name
             or getattr(n, "name", None) == name
-            for n in ast.walk(tree)
+            for n in nodes_in(tree)
         )  # fmt: skip
         if uses and not others and all(id(use) in inside for use in uses):
             new = free_name(f"{name}_value", taken)
@@ -257,29 +258,29 @@ def kernels_of(
 
     One that host code passes to a function may be launched there, unless it returns a value.
     """
-    inside = {id(part) for jit in jits for part in ast.walk(jit)}
+    inside = {id(part) for jit in jits for part in nodes_in(jit)}
     named = {
         part.id
         for jit in jits
-        for part in ast.walk(jit)
+        for part in nodes_in(jit)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
     }
     members = {
         part.name
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.ClassDef)
         for part in node.body
         if isinstance(part, ast.FunctionDef)
     }
-    parts = (part for jit in jits for part in ast.walk(jit) if isinstance(part, ast.Attribute))
+    parts = (part for jit in jits for part in nodes_in(jit) if isinstance(part, ast.Attribute))
     named |= {part.attr for part in parts if part.attr in members}
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and not is_jit(n.func, names)]
+    calls = [n for n in nodes_in(tree) if isinstance(n, ast.Call) and not is_jit(n.func, names)]
     passed = {
         id(argument): isinstance(call.func, ast.Subscript)
         for call in calls
         for argument in (*call.args, *(word.value for word in call.keywords))
     }
-    outside = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]
+    outside = [n for n in nodes_in(tree) if isinstance(n, ast.Name) and id(n) not in inside]
     valued = {jit.name for jit in jits if _returns(jit)}
     launched = {node.id for node in outside if id(node) not in passed}
     constants = {n.id for n in outside if n.id in valued and id(n) in passed or passed.get(id(n))}
@@ -290,5 +291,5 @@ def kernels_of(
 
 def _returns(jit: ast.FunctionDef) -> bool:
     """Return True for a function that returns a value."""
-    returns = (node for node in ast.walk(jit) if isinstance(node, ast.Return))
+    returns = (node for node in nodes_in(jit) if isinstance(node, ast.Return))
     return any(node.value is not None for node in returns)

@@ -35,7 +35,7 @@ from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import excludes_later_steps
 from gluon_write.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.stored_tiles import stored_in_one
-from gluon_write.syntax import assigned_in, mentions, reads, stores
+from gluon_write.syntax import assigned_in, mentions, nodes_in, reads, stores
 from gluon_write.unread import without_unread
 
 __all__ = ["Prefetcher", "prefetched"]
@@ -430,7 +430,7 @@ class Prefetcher(LoopReader):
             if statement.lineno < waits.lineno:
                 continue
             between = [s for s in loop.node.body if waits.lineno <= s.lineno < statement.lineno]
-            calls = (self.called(node) for s in between for node in ast.walk(s))
+            calls = (self.called(node) for s in between for node in nodes_in(s))
             return waits.lineno if any(call in _LONG for call in calls) else _behind(statement)
         return waits.lineno
 

@@ -15,7 +15,7 @@ from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, changed_copy, edited
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument
+from gluon_write.syntax import argument, nodes_in
 
 __all__ = ["heavy_axis", "reversed_programs"]
 
@@ -102,7 +102,7 @@ def _steps(
     names |= {"range": rounds, "min": space.minimum, "max": space.maximum}
     helpers = [jit.src for jit in drawn.jits if jit.__name__ not in (name, *functions)]
     for one in (*helpers, *functions.values(), text):
-        if any(isinstance(node, ast.While) for node in ast.walk(ast.parse(one))):
+        if any(isinstance(node, ast.While) for node in nodes_in(ast.parse(one))):
             raise NotImplementedError  # rounds that nothing bounds
         exec(compile(one, "<steps>", "exec"), names)
     function = names[name]
@@ -132,7 +132,7 @@ def reversed_programs(fn: Any, drawn: Sketch, axis: int) -> Optional[Any]:
         space = next((n for n, value in reader.scope.items() if value is language), None)
         calls = [
             node
-            for node in ast.walk(reader.tree)
+            for node in nodes_in(reader.tree)
             if isinstance(node, ast.Call) and reader.called(node) is language.program_id
         ]
         axes = [argument(c, 0, "axis") for c in calls]

@@ -15,7 +15,7 @@ from typing import Any, Optional
 from gluon_write.form import rewritten
 from gluon_write.recompute import Definitions
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import stores
+from gluon_write.syntax import nodes_in, stores
 
 __all__ = ["divided_once"]
 
@@ -37,7 +37,7 @@ class _Mover(Definitions):
         """Return the text of the function; None where nothing changes."""
         lines = self.source.splitlines()
         moved: dict[ast.stmt, list[str]] = {}
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             statement = node if isinstance(node, ast.Assign) else None
             loop = self._before_which(statement) if statement is not None else None
             if statement is None or loop is None:
@@ -70,7 +70,7 @@ class _Mover(Definitions):
             return False
         if place not in self.drawn.returned or self._rank(value) is not None:
             return False
-        parts = list(ast.walk(value))
+        parts = list(nodes_in(value))
         if not all(isinstance(part, _PARTS) for part in parts):
             return False
         if not any(isinstance(part, ast.Div) for part in parts):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_write.port_names import Names, bound_in
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Ranks", "ranks_of_parameters"]
 
@@ -34,7 +35,7 @@ class Ranks:
         before: dict[str, dict[int, int]] = {"": {}}
         while before != self.names:
             before = {name: dict(ranks) for name, ranks in self.names.items()}
-            for node in ast.walk(jit):
+            for node in nodes_in(jit):
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                     for target in targets:
@@ -97,7 +98,7 @@ def ranks_of_parameters(jits: Sequence[ast.FunctionDef], names: Names) -> dict[s
         for jit, language in zip(jits, languages):
             calls = [
                 (node, functions[node.func.id])
-                for node in ast.walk(jit)
+                for node in nodes_in(jit)
                 if isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
                 and node.func.id in functions

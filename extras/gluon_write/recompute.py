@@ -287,7 +287,7 @@ class _Function(Definitions):
 
     def _named(self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt]) -> Optional[str]:
         """Return a name for a scalar that a load gives, which the statement `since` evaluates."""
-        loads = any(self.called(part) is language.load for part in ast.walk(node))
+        loads = any(self.called(part) is language.load for part in nodes_in(node))
         if since is None or not loads or since.lineno != since.end_lineno:
             return None
         if self.source.splitlines()[since.lineno - 1].encode()[: since.col_offset].strip():

@@ -22,7 +22,7 @@ from typing import Any, Mapping, Optional
 from gluon_core import language
 from gluon_write.loads_ahead import AheadLoop, AheadReader, read_ahead
 from gluon_write.sketch import Place, Sketch, place_of
-from gluon_write.syntax import is_new, stores
+from gluon_write.syntax import is_new, nodes_in, stores
 
 __all__ = ["reduced_ahead"]
 
@@ -73,7 +73,7 @@ class _Reductions(AheadReader):
         called = self.called(call)
         if not any(called is one for one in _REDUCTIONS):
             return False
-        return any(isinstance(n, ast.Name) and n.id in results for n in ast.walk(call))
+        return any(isinstance(n, ast.Name) and n.id in results for n in nodes_in(call))
 
     def _carried_words(self, loop: AheadLoop, threads: int) -> int:
         """Return the registers of a thread for the tensors that a step takes from the one before."""

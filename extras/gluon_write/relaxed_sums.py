@@ -22,6 +22,7 @@ from gluon_sim.tracing.origins import pointed_at
 from gluon_sim.tracing.types import DescriptorType, PointerType
 from gluon_write.form import Form, edited, rewritten
 from gluon_write.sketch import Sketch, place_of
+from gluon_write.syntax import nodes_in
 
 __all__ = ["with_relaxed_sums"]
 
@@ -53,7 +54,7 @@ def with_relaxed_sums(fn: Any, drawn: Sketch) -> Any:
 def _text(jit: Any, number: int, place: Any) -> Any:
     """Return the text of a function whose sum at a place has no order; None without one."""
     form = Form(jit)
-    for statement in ast.walk(form.tree):
+    for statement in nodes_in(form.tree):
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or place_of(call, number) != place:
             continue

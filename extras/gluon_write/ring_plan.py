@@ -141,7 +141,7 @@ class RingPlan:
             one.products = free_name(word, self.taken)
             one.copies = free_name(f"{name}_copies", self.taken)
             one.passes = free_name(f"{name}_passes", self.taken)
-            returns = [n for n in ast.walk(one.reader.tree) if isinstance(n, ast.Return)]
+            returns = [n for n in nodes_in(one.reader.tree) if isinstance(n, ast.Return)]
             last = one.reader.tree.body[-1]
             if any(r is not last for r in returns) or number == 0 and returns:
                 raise NoForm
@@ -252,13 +252,13 @@ class RingPlan:
             for one in self.functions.values()
             for loop in one.loops.values()
             for tile in loop.tiles.values()
-            for node in ast.walk(tile.statement)
+            for node in nodes_in(tile.statement)
         }
         copied |= {id(one.statement.value) for one in self.stored}
-        copied |= {id(node) for one in own for node in ast.walk(one.tile.statement)}
+        copied |= {id(node) for one in own for node in nodes_in(one.tile.statement)}
         most = 0
         for reader in self.readers:
-            for node in ast.walk(reader.tree):
+            for node in nodes_in(reader.tree):
                 called = reader.called(node)
                 if not isinstance(node, ast.Call) or id(node) in copied:
                     continue
@@ -380,7 +380,7 @@ class RingPlan:
             node = other.node
             if node is loop.node or loop_before(one.reader, node) is not loop.node:
                 continue
-            calls = [n for n in ast.walk(node) if one.reader.called(n) is language.where]
+            calls = [n for n in nodes_in(node) if one.reader.called(n) is language.where]
             low = (argument(call, 2, "y") for call in calls if isinstance(call, ast.Call))
             if all(map(_is_number, low)) and has_at_most_one_step(one.reader, node):
                 return other
@@ -391,7 +391,7 @@ class RingPlan:
         return id(loop) not in one.loops and self.has_loops(one, loop)
 
     def has_loops(self, one: Function, statement: ast.stmt) -> bool:
-        nodes = list(ast.walk(statement))
+        nodes = list(nodes_in(statement))
         calls = [call for call, _ in self.calls_in(one.reader)]
         return any(id(n) in one.loops for n in nodes) or any(call in nodes for call in calls)
 
@@ -399,7 +399,7 @@ class RingPlan:
         """Return the names that the copies and the control flow around them need."""
         reader = one.reader
         needed: set[str] = set()
-        for node in ast.walk(reader.tree):
+        for node in nodes_in(reader.tree):
             loop = one.loops.get(id(node))
             if loop is not None:
                 needed |= {name for tile in loop.tiles.values() for name in tile.reads()}
@@ -417,7 +417,7 @@ class RingPlan:
         changed = True
         while changed:
             before = set(needed)
-            for node in ast.walk(reader.tree):
+            for node in nodes_in(reader.tree):
                 if isinstance(node, ast.stmt) and not isinstance(node, ast.FunctionDef):
                     if not isinstance(node, COMPOUND) and stores(node) & needed:
                         needed |= reads(node)
@@ -438,13 +438,13 @@ class RingPlan:
         }
         asked = {
             id(node.value)
-            for node in ast.walk(reader.tree)
+            for node in nodes_in(reader.tree)
             if isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype")
         }
         passed = {
-            id(n) for s in ast.walk(reader.tree)
+            id(n) for s in nodes_in(reader.tree)
             if isinstance(s, ast.If) and negated(s) == name
-            for n in ast.walk(s)
+            for n in nodes_in(s)
         }  # fmt: skip
         for call, number in self.calls_in(reader):
             callee = self.functions[number]
@@ -453,7 +453,7 @@ class RingPlan:
                     if not self.is_operand(callee, parameter):
                         return False
                     passed.add(id(value))
-        names = [n for n in ast.walk(reader.tree) if isinstance(n, ast.Name) and n.id == name]
+        names = [n for n in nodes_in(reader.tree) if isinstance(n, ast.Name) and n.id == name]
         read = [n for n in names if isinstance(n.ctx, ast.Load)]
         return all(id(n) in inner | asked | passed for n in read)
 

@@ -13,7 +13,7 @@ from gluon_write.form import factor, free_name
 from gluon_write.loops import Loop, LoopReader, Tile
 from gluon_write.schedule import Schedule
 from gluon_write.single_step import has_one_step
-from gluon_write.syntax import mentions, names_in, reads, stores
+from gluon_write.syntax import mentions, names_in, nodes_in, reads, stores
 
 __all__ = ["Before", "Rounds"]
 
@@ -175,9 +175,9 @@ class Rounds:
         """Return the names in a statement, without tiles of which it asks for the dtype alone."""
         asked = {
             id(name)
-            for node in ast.walk(statement)
+            for node in nodes_in(statement)
             if self.reader.fact_of(node, self.loop) is not None
-            for name in ast.walk(node)
+            for name in nodes_in(node)
         }
         return {n.id for n in names_in(statement) if id(n) not in asked}
 

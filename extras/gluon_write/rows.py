@@ -23,7 +23,7 @@ from gluon_core import language, portable
 from gluon_write.axes import Axes
 from gluon_write.form import Form, changed_copy, factor, free_name
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument
+from gluon_write.syntax import argument, nodes_in
 
 __all__ = ["PART", "parted"]
 
@@ -91,7 +91,7 @@ class _Reader(Form):
     def edits(self) -> Optional[list[_Edit]]:
         """Return the edits of the function; None where one of its expressions has no such form."""
         edits: list[_Edit] = []
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Call):
                 own = self._call(node)
                 if own is None:
@@ -197,7 +197,7 @@ class _Reader(Form):
     def _descriptor(self, node: ast.Call) -> Optional[list[_Edit]]:
         """Give a descriptor blocks of the part's rows, where its tiles have them."""
         target = next(
-            (s.targets[0] for s in ast.walk(self.tree)
+            (s.targets[0] for s in nodes_in(self.tree)
              if isinstance(s, ast.Assign) and s.value is node and len(s.targets) == 1), None
         )  # fmt: skip
         if not isinstance(target, ast.Name):
@@ -216,7 +216,7 @@ class _Reader(Form):
         """Let the kernel make a descriptor that host code made, with blocks of the part's rows."""
         places = (
             argument(other, 1, "offsets")
-            for other in ast.walk(self.tree)
+            for other in nodes_in(self.tree)
             if isinstance(other, ast.Call) and self.called(other) in (portable.load, portable.store)
             and getattr(argument(other, 0, "ptr"), "id", "") == name
         )  # fmt: skip
@@ -232,7 +232,7 @@ class _Reader(Form):
     def _uses(self, name: str, seen: Sequence[tuple[int, str]] = ()) -> Optional[set[int]]:
         """Return the dimensions along the rows of all tiles of a descriptor, in the functions that take it, too."""
         answers: list[set[int]] = []
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if not isinstance(node, ast.Call):
                 continue
             called = self.called(node)
@@ -264,7 +264,7 @@ class _Reader(Form):
 
     def loads(self, name: str) -> bool:
         """Return True if the function uses a name at all."""
-        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name))
+        names = (n for n in nodes_in(self.tree) if isinstance(n, ast.Name))
         return any(n.id == name for n in names)
 
     # -- the part's number ----------------------------------------------------------------------
@@ -273,7 +273,7 @@ class _Reader(Form):
         """Return the calls of some of the kernel's functions."""
         return [
             node
-            for node in ast.walk(self.tree)
+            for node in nodes_in(self.tree)
             if isinstance(node, ast.Call)
             and any(self.called(node) is drawn.jits[number] for number in numbers)
         ]

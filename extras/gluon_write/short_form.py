@@ -22,6 +22,7 @@ from gluon_write.form import Form, bounds_of, changed_copy, factor, free_name, f
 from gluon_write.graph import build
 from gluon_write.preferred import chosen_form, preferred_form
 from gluon_write.sketch import Sketch
+from gluon_write.syntax import nodes_in
 from gluon_write.unknowns import Graph
 
 __all__ = ["with_short_form"]
@@ -119,7 +120,7 @@ def _end(form: Form) -> Optional[str]:
             assert isinstance(loop.iter, ast.Call)
             end = bounds_of([ast.unparse(arg) for arg in loop.iter.args])[1]
             for bound in _bounds_of(ast.parse(dict(_assigned(tree)).get(end, end), mode="eval")):
-                names = {n.id for n in ast.walk(bound) if isinstance(n, ast.Name)}
+                names = {n.id for n in nodes_in(bound) if isinstance(n, ast.Name)}
                 if names and names <= known:
                     return ast.unparse(bound)
     return None
@@ -138,15 +139,15 @@ def _bounds_of(end: ast.Expression) -> list[ast.expr]:
 
 def _loops(tree: ast.AST) -> Iterator[ast.For]:
     """Yield the loops that copy and have no loop in them."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.For) and ".fetch(" in ast.unparse(node):
-            if not any(isinstance(inner, ast.For) for s in node.body for inner in ast.walk(s)):
+            if not any(isinstance(inner, ast.For) for s in node.body for inner in nodes_in(s)):
                 yield node
 
 
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield names with the expressions that they get."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
             pairs = [(target, value)]

@@ -14,6 +14,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_write.explicit import chosen_for
 from gluon_write.prices import reasons
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Chosen", "layouts_of"]
 
@@ -81,7 +82,7 @@ def _function_at(tree: ast.Module, line: int) -> str:
     return next(
         (
             node.name
-            for node in ast.walk(tree)
+            for node in nodes_in(tree)
             if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0)
         ),
         "",
@@ -92,7 +93,7 @@ def _names(tree: ast.Module, line: int) -> list[str]:
     """Return the names in the statements of a line, in their order."""
     nodes = [
         node
-        for node in ast.walk(tree)
+        for node in nodes_in(tree)
         if isinstance(node, ast.Name) and node.lineno <= line <= (node.end_lineno or 0)
     ]
     return list(
@@ -103,7 +104,7 @@ def _names(tree: ast.Module, line: int) -> list[str]:
 def _first_lines(tree: ast.Module, names: Collection[str]) -> list[str]:
     """Return each name with the line that assigns it first."""
     lines: dict[str, int] = {}
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+    nodes = [node for node in nodes_in(tree) if isinstance(node, ast.Name) and node.id in names]
     for node in sorted(nodes, key=lambda node: node.lineno):
         if isinstance(node.ctx, ast.Store):
             lines.setdefault(node.id, node.lineno)

@@ -21,7 +21,7 @@ from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of
 from gluon_write.step_masks import Terms, terms_of
-from gluon_write.syntax import mentions, stores
+from gluon_write.syntax import mentions, nodes_in, stores
 
 __all__ = ["follows_whole_steps", "has_at_most_one_step", "has_one_step", "is_sure", "loop_before"]
 
@@ -50,7 +50,7 @@ def has_at_most_one_step(form: Form, loop: ast.For) -> bool:
 
 def is_sure(tree: ast.AST, loop: ast.For, bounds: Sequence[str]) -> bool:
     """Return True for a loop in a branch where another loop with such bounds has steps."""
-    branches = (n for n in ast.walk(tree) if isinstance(n, ast.If) and loop in n.body)
+    branches = (n for n in nodes_in(tree) if isinstance(n, ast.If) and loop in n.body)
     return any(ast.unparse(n.test) == f"{bounds[0]} < {bounds[1]}" for n in branches)
 
 
@@ -144,7 +144,7 @@ def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:
 
 def _before(tree: ast.AST, loop: ast.For) -> Optional[tuple[ast.stmt, ast.For]]:
     """Return the two statements before a loop, of which the second is a loop, too."""
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             if isinstance(block, list) and loop in block:
                 index = block.index(loop)
@@ -202,12 +202,12 @@ def _definition(form: Form, name: str) -> Optional[ast.expr]:
     """Return the only value that a name is assigned; None of a parameter, and of several values."""
     stored = [
         n
-        for n in ast.walk(form.tree)
+        for n in nodes_in(form.tree)
         if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
     ]
-    if len(stored) != 1 or name in {a.arg for a in ast.walk(form.tree) if isinstance(a, ast.arg)}:
+    if len(stored) != 1 or name in {a.arg for a in nodes_in(form.tree) if isinstance(a, ast.arg)}:
         return None
-    for statement in ast.walk(form.tree):
+    for statement in nodes_in(form.tree):
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             continue
         target, value = statement.targets[0], statement.value

@@ -142,9 +142,9 @@ class SoftmaxSteps(IndexForms):
         Raises:
             NoSteps: it has others.
         """
-        names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        names = {n.id for n in nodes_in(test) if isinstance(n, ast.Name)}
         known = {n: unwrap(self.drawn.constants[n]) for n in names & set(self.drawn.constants)}
-        calls = any(isinstance(n, (ast.Call, ast.Attribute)) for n in ast.walk(test))
+        calls = any(isinstance(n, (ast.Call, ast.Attribute)) for n in nodes_in(test))
         if names - set(known) or calls or names & {self.step}:
             raise NoSteps
         return bool(eval(compile(ast.Expression(test), "<test>", "eval"), {}, known))

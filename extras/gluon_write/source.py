@@ -18,6 +18,7 @@ from gluon_write.edits import Edits, partitions_of, space_in
 from gluon_write.prices import reasons
 from gluon_write.sketch import Place, partition_of, place_of
 from gluon_write.solve import Solution
+from gluon_write.syntax import nodes_in
 from gluon_write.tidy import tidied
 from gluon_write.unknowns import AnyLayout, Graph, Unknown
 
@@ -122,7 +123,7 @@ def _insertions(
     number: int,
 ) -> Iterable[Insertion]:
     named: dict[Place, ast.expr] = {}
-    for node in ast.walk(ast.parse(edits.fn.src)):
+    for node in nodes_in(ast.parse(edits.fn.src)):
         place = place_of(node, number)
         if isinstance(node, ast.Call) and place is not None:
             named[place] = node.func
@@ -244,7 +245,7 @@ def relaunched(text: str, kernel: str, warps: Mapping[int, int]) -> Optional[str
 def _launches(text: str, kernel: str) -> list[ast.Call]:
     """Return the calls `kernel[grid](...)` of a file."""
     calls = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_in(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
             name = node.func.value
             called = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", None)
@@ -277,7 +278,7 @@ def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> s
     tree = ast.parse(text)
     node = next(
         n
-        for n in ast.walk(tree)
+        for n in nodes_in(tree)
         if isinstance(n, ast.FunctionDef)
         and n.name == kernel
         and min([n.lineno, *(d.lineno for d in n.decorator_list)]) <= line + 1

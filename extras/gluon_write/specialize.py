@@ -28,7 +28,7 @@ from gluon_write.form import bounds_of, changed_copy, free_name, function_of
 from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import operands_of, reads, stores
+from gluon_write.syntax import nodes_in, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.work import forms_of
 
@@ -101,7 +101,7 @@ class _Specializer(LoopsOfTiles):
     def text(self, stages: int, form: Optional[str]) -> Optional[str]:
         """Return the function with its first such loop in partitions; None without one."""
         if not self.space or any(
-            self.called(node) is warp_specialize for node in ast.walk(self.tree)
+            self.called(node) is warp_specialize for node in nodes_in(self.tree)
         ):
             return None
         for node in self._outermost():

@@ -22,7 +22,7 @@ from gluon_write.flat import Around, around, lines_of, room_of
 from gluon_write.form import Form, bounds_of, factor, free_name, one_line, renamed
 from gluon_write.loops import falling, orders_memory, viewed
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import mentions
+from gluon_write.syntax import mentions, nodes_in
 
 __all__ = ["staged"]
 
@@ -82,7 +82,7 @@ class _Stager(Form):
         """Return names that are assigned once, by a call of `function`."""
         counts: dict[str, int] = {}
         assigned: dict[str, ast.Assign] = {}
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 counts[node.id] = counts.get(node.id, 0) + 1
             if isinstance(node, ast.Assign) and self.called(node.value) is function:
@@ -95,7 +95,7 @@ class _Stager(Form):
     # -- the loop -------------------------------------------------------------------------------
 
     def _loops(self) -> Iterator[_Loop]:
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
                 continue
             bounds = node.iter
@@ -116,7 +116,7 @@ class _Stager(Form):
         assert isinstance(loop.node.target, ast.Name)
         changed = {
             n.id
-            for n in ast.walk(loop.node)
+            for n in nodes_in(loop.node)
             if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
         } - {loop.node.target.id}
         for statement in loop.node.body:
@@ -135,7 +135,7 @@ class _Stager(Form):
                 loop.product, loop.acc = statement, target.id
         if loop.product is None or len(loop.loads) != 2:
             return None
-        names = [n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)]
+        names = [n.id for n in nodes_in(loop.node) if isinstance(n, ast.Name)]
         acc_uses = names.count(loop.acc)
         tile_uses = [names.count(name) for name in loop.loads]
         return loop if acc_uses == 2 and tile_uses == [2, 2] else None
@@ -149,9 +149,9 @@ class _Stager(Form):
             ):
                 continue
             name = statement.targets[0].id
-            stored = [n for n in ast.walk(node) if isinstance(n, ast.Name)
+            stored = [n for n in nodes_in(node) if isinstance(n, ast.Name)
                       and n.id == name and isinstance(n.ctx, ast.Store)]  # fmt: skip
-            parts = list(ast.walk(statement.value))
+            parts = list(nodes_in(statement.value))
             plain = all(
                 isinstance(p, (ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.expr_context))
                 for p in parts
@@ -170,7 +170,7 @@ class _Stager(Form):
         tiles, place = call.args
         if call.args[0].id not in self.descriptors or not isinstance(place, (ast.List, ast.Tuple)):
             return None
-        names = {n.id for n in ast.walk(place) if isinstance(n, ast.Name)}
+        names = {n.id for n in nodes_in(place) if isinstance(n, ast.Name)}
         if names & changed - set(inlined):
             return None
         texts = [self.text_of(entry) for entry in place.elts]
@@ -229,7 +229,7 @@ class _Stager(Form):
     def _later(self, loop: _Loop) -> list[ast.Assign]:
         """Return the descriptors that only the rest needs: they are made while the first copies run."""
         block = next(
-            b for n in ast.walk(self.tree) for b in (getattr(n, "body", []), getattr(n, "orelse", []))
+            b for n in nodes_in(self.tree) for b in (getattr(n, "body", []), getattr(n, "orelse", []))
             if isinstance(b, list) and loop.node in b
         )  # fmt: skip
         later = []
@@ -237,8 +237,8 @@ class _Stager(Form):
             if statement not in block or block.index(statement) > block.index(loop.node):
                 continue
             between = block[block.index(statement) + 1 : block.index(loop.node) + 1]
-            names = [n for other in between for n in ast.walk(other) if isinstance(n, ast.Name)]
-            read = {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+            names = [n for other in between for n in nodes_in(other) if isinstance(n, ast.Name)]
+            read = {n.id for n in nodes_in(statement.value) if isinstance(n, ast.Name)}
             stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
             if all(n.id != name for n in names) and not read & stored:
                 later.append(statement)
@@ -246,7 +246,7 @@ class _Stager(Form):
 
     def _operands_fit(self, loop: _Loop) -> bool:
         """Return True if both descriptors leave their layout out, and lie outside the loop."""
-        inside = {id(node) for node in ast.walk(loop.node)}
+        inside = {id(node) for node in nodes_in(loop.node)}
         for tiles, _, _ in loop.loads.values():
             node = self.descriptors[tiles]
             call = node.value
@@ -260,7 +260,7 @@ class _Stager(Form):
             # A descriptor may have the name of what describes its tensor.
             stored = [
                 n.lineno
-                for n in ast.walk(self.tree)
+                for n in nodes_in(self.tree)
                 if isinstance(n, ast.Name)
                 and isinstance(n.ctx, ast.Store)
                 and n.id in mentions(root)
@@ -392,7 +392,7 @@ class _Stager(Form):
         before.append(f"{outer}for {step} in range({steps}):")
         body = loop.node.body
         others = [s for s in body if all(s is not load for _, _, load in loop.loads.values())]
-        if any(isinstance(n, ast.Name) and n.id == variable for s in others for n in ast.walk(s)):
+        if any(isinstance(n, ast.Name) and n.id == variable for s in others for n in nodes_in(s)):
             before.append(f"{inner}{variable} = {offset(step)}")
         edits: list[Any] = [(loop.node.lineno, body[0].lineno - 1, before)]
         edits += [(later.lineno, later.end_lineno, []) for later in moved]
@@ -446,7 +446,7 @@ class _Stager(Form):
         outer = around(self, self.drawn, loop.node, names - {loop.node.target.id}, taken)
         if outer is None or room_of(self, self.drawn, outer.node, stages) > room - _BARRIERS:
             return None
-        inside = {id(node) for node in ast.walk(outer.node)}
+        inside = {id(node) for node in nodes_in(outer.node)}
         descriptors = {id(self.descriptors[tiles]) for tiles, _, _ in loop.loads.values()}
         return None if inside & descriptors else outer
 

@@ -15,7 +15,7 @@ from typing import Any, Iterator, Optional, Sequence
 
 from gluon_core import language
 from gluon_write.form import Form
-from gluon_write.syntax import argument, stores
+from gluon_write.syntax import argument, nodes_in, stores
 
 __all__ = ["Terms", "ends_with", "excludes_later_steps", "is_place", "terms_of"]
 
@@ -33,7 +33,7 @@ def excludes_later_steps(form: Form, mask: Optional[ast.expr], loop: ast.For) ->
     if mask is None or not isinstance(bounds, ast.Call) or not isinstance(loop.target, ast.Name):
         return False
     names = {
-        node.id for part in (mask, bounds) for node in ast.walk(part) if isinstance(node, ast.Name)
+        node.id for part in (mask, bounds) for node in nodes_in(part) if isinstance(node, ast.Name)
     }
     if names & {name for statement in loop.body for name in stores(statement)}:
         return False
@@ -110,9 +110,9 @@ def is_place(form: Form, text: str) -> Optional[ast.Call]:
     """Return the call of `gl.arange` that a text is, or a name of nothing else; None of others."""
     node = ast.parse(text, mode="eval").body
     if isinstance(node, ast.Name):
-        stored = [n for n in ast.walk(form.tree) if isinstance(n, ast.Name)
+        stored = [n for n in nodes_in(form.tree) if isinstance(n, ast.Name)
                   and n.id == node.id and isinstance(n.ctx, ast.Store)]  # fmt: skip
-        values = [s.value for s in ast.walk(form.tree) if isinstance(s, ast.Assign)
+        values = [s.value for s in nodes_in(form.tree) if isinstance(s, ast.Assign)
                   and len(s.targets) == 1 and s.targets[0] in stored]  # fmt: skip
         return is_place(form, ast.unparse(values[0])) if len(stored) == 1 == len(values) else None
     called = isinstance(node, ast.Call) and form.called(node) is language.arange

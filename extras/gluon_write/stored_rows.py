@@ -22,7 +22,7 @@ from gluon_core import language, portable
 from gluon_write.index_forms import IndexForms, NoIndex
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 
 __all__ = ["StoredRows"]
 
@@ -52,7 +52,7 @@ class StoredRows(IndexForms):
             loop: of another tree of the same text. names: that the masked statements assign.
             ends: values of the loop's variable; masks leave the steps before each of them as they are.
         """
-        own = next((n for n in ast.walk(self.tree) if _place(n) == _place(loop)), None)
+        own = next((n for n in nodes_in(self.tree) if _place(n) == _place(loop)), None)
         if not isinstance(own, ast.For) or not isinstance(own.iter, ast.Call):
             return False
         try:
@@ -78,7 +78,7 @@ class StoredRows(IndexForms):
         Args:
             first, second: of another tree of the same text. names: the results of both.
         """
-        loops = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)]
+        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For)]
         own = [
             next((n for n in loops if _place(n) == _place(one)), None) for one in (first, second)
         ]
@@ -101,7 +101,7 @@ class StoredRows(IndexForms):
     def _form_at(self, text: str, loop: ast.For) -> Polynomial:
         """Return the form of an expression in front of a loop."""
         node = ast.parse(text, mode="eval").body
-        for part in ast.walk(node):
+        for part in nodes_in(node):
             for child in ast.iter_child_nodes(part):
                 self.parents[id(child)] = part
         self.parents[id(node)] = loop
@@ -117,10 +117,10 @@ class StoredRows(IndexForms):
         if any(
             isinstance(n, ast.While)
             for jit in self.drawn.jits
-            for n in ast.walk(ast.parse(jit.src))
+            for n in nodes_in(ast.parse(jit.src))
         ):
             return
-        calls = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call)]
+        calls = [n for n in nodes_in(self.tree) if isinstance(n, ast.Call)]
         wrote = [c for c in calls if _EFFECTS.search(ast.unparse(c.func))]
         if len(wrote) != 1:
             return
@@ -203,14 +203,14 @@ class StoredRows(IndexForms):
     def _decide(self, names: set[str]) -> bool:
         """Return True if values that are computed from names decide more than what the kernel stores."""
         known = set(names)
-        statements = [n for n in ast.walk(self.tree) if isinstance(n, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For))]  # fmt: skip
+        statements = [n for n in nodes_in(self.tree) if isinstance(n, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For))]  # fmt: skip
         while True:
             more = {n for s in statements if not isinstance(s, ast.For) and reads(s) & known for n in stores(s)}  # fmt: skip
             if more <= known:
                 break
             known |= more
         value = argument(self.wrote, 2 if self.called(self.wrote) is portable.store else 1, "value")
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, (ast.If, ast.IfExp)) and reads(node.test) & known:
                 return True
             if isinstance(node, ast.For) and reads(node.iter) & known:
@@ -239,7 +239,7 @@ class StoredRows(IndexForms):
 
 def _decides(fn: Any) -> bool:
     """Return True for a function with loads, branches or loops."""
-    parts = list(ast.walk(ast.parse(fn.src)))
+    parts = list(nodes_in(ast.parse(fn.src)))
     branches = any(isinstance(n, (ast.If, ast.IfExp, ast.For, ast.While)) for n in parts)
     calls = (ast.unparse(n.func) for n in parts if isinstance(n, ast.Call))
     return branches or any(map(_ADDRESSES.search, calls))

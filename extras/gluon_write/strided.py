@@ -34,7 +34,7 @@ from gluon_write.index_forms import IndexForms, NoIndex, Range
 from gluon_write.loops import viewed
 from gluon_write.polynomials import Monomial, Polynomial
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, operands_of, reads, stores
+from gluon_write.syntax import argument, nodes_in, operands_of, reads, stores
 from gluon_write.unread import without_unread
 
 __all__ = ["strided"]
@@ -110,14 +110,14 @@ class _Reader(IndexForms):
             NoIndex: the tiles of a product in a loop have no such form.
         """
         needed = self._operands()
-        if not needed or any(self.called(n) is portable.descriptor for n in ast.walk(self.tree)):
+        if not needed or any(self.called(n) is portable.descriptor for n in nodes_in(self.tree)):
             return None
         if any("atomic" in op.name for op in self.drawn.program.walk_ops()):
             return None  # they may order accesses, and copies by a unit have an order of their own
         written = self._written()
         edits: list[tuple[ast.expr, str]] = []
         tiles: dict[ast.Call, _Tile] = {}
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Call) and self.called(node) in (language.load, language.store):
                 try:
                     tile = self._tile(node)
@@ -158,7 +158,7 @@ class _Reader(IndexForms):
     def _written(self) -> set[str]:
         """Return the parameters through which the kernel may store."""
         names: set[str] = set()
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if isinstance(node, ast.Call) and self.called(node) is language.store:
                 pointer = argument(node, 0, "pointer")
                 names |= reads(pointer) if pointer is not None else set()
@@ -167,7 +167,7 @@ class _Reader(IndexForms):
         before: set[str] = set()
         while names != before:
             before = set(names)
-            for node in ast.walk(self.tree):
+            for node in nodes_in(self.tree):
                 if isinstance(node, (ast.Assign, ast.AugAssign)) and stores(node) & names:
                     names |= reads(node)
         return names & self.pointers
@@ -179,10 +179,10 @@ class _Reader(IndexForms):
     def _operands(self) -> list[ast.Call]:
         """Return the loads in loops of products that are operands of these."""
         needed = []
-        for loop in ast.walk(self.tree):
+        for loop in nodes_in(self.tree):
             if not isinstance(loop, ast.For):
                 continue
-            calls = [n for n in ast.walk(loop) if isinstance(n, ast.Call)]
+            calls = [n for n in nodes_in(loop) if isinstance(n, ast.Call)]
             products = [n for n in calls if self.called(n) is portable.mma and operands_of(n)]
             names = {viewed(one, self) for product in products for one in operands_of(product)}
             for statement in loop.body:
@@ -403,8 +403,8 @@ class _Reader(IndexForms):
         """Return True if an access is not executed where an extent is 0: its loop ends there."""
         if _is_some(extent):
             return True
-        for loop in ast.walk(self.tree):
-            if not isinstance(loop, ast.For) or node not in ast.walk(loop):
+        for loop in nodes_in(self.tree):
+            if not isinstance(loop, ast.For) or node not in nodes_in(loop):
                 continue
             if not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
                 continue
@@ -429,7 +429,7 @@ class _Reader(IndexForms):
             if not isinstance(statement, (ast.Assign, ast.AugAssign)):
                 return False
             value = statement.value
-            inner = [n for n in ast.walk(value) if isinstance(n, ast.Call) and n is not value]
+            inner = [n for n in nodes_in(value) if isinstance(n, ast.Call) and n is not value]
             if any(self.called(call) is not language.arange for call in inner):
                 return False
             if isinstance(value, ast.Call) and self.called(value) is portable.mma:
@@ -441,8 +441,8 @@ class _Reader(IndexForms):
                 return False
             else:
                 assigned |= stores(statement)
-        nodes = list(ast.walk(self.tree))
-        if any(isinstance(n, (ast.For, ast.While)) and loop in ast.walk(n) and n is not loop for n in nodes):  # fmt: skip
+        nodes = list(nodes_in(self.tree))
+        if any(isinstance(n, (ast.For, ast.While)) and loop in nodes_in(n) and n is not loop for n in nodes):  # fmt: skip
             return False  # what is assigned may be read in the next round
         end = loop.end_lineno or 0
         behind = {n.id for n in nodes if isinstance(n, ast.Name) and n.lineno > end}
@@ -540,7 +540,7 @@ class _Reader(IndexForms):
                 plain = all(op.name in _STORES for _, op in axes.effects)
                 return plain and all(
                     self._leaves_out(node, axes, known.bound - known.begin)
-                    for node in ast.walk(self.tree)
+                    for node in nodes_in(self.tree)
                     if isinstance(node, ast.Call) and self.called(node) is language.store
                 )
         return False

@@ -33,7 +33,7 @@ from gluon_write.partitions import Order, Partitions
 from gluon_write.ring_plan import GROUP, Function, NoForm
 from gluon_write.rows import parted
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, mentions, operands_of, stores
+from gluon_write.syntax import argument, mentions, nodes_in, operands_of, stores
 from gluon_write.tensor_rows import RowsInTensorMemory
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.walk import walking
@@ -133,10 +133,10 @@ class _TensorMemory(Partitions):
             raise NoForm
         others = [s for s in loop.node.body if s is not statement and s not in loop.ahead
                   and s not in [tile.statement for tile in loop.tiles.values()]]  # fmt: skip
-        uses = [n for n in ast.walk(loop.node) if isinstance(n, ast.Name) and n.id == name]
+        uses = [n for n in nodes_in(loop.node) if isinstance(n, ast.Name) and n.id == name]
         if others or len(uses) != 2 or set(sides) != set(loop.tiles) or len(set(sides)) != 2:
             raise NoForm
-        for parent in ast.walk(reader.tree):
+        for parent in nodes_in(reader.tree):
             block = getattr(parent, "body", [])
             if isinstance(block, list) and loop.node in block:
                 before = [s for s in block[: block.index(loop.node)] if name in mentions(s)]

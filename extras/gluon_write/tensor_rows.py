@@ -31,7 +31,7 @@ from gluon_write.own_tiles import DEPTH, OwnTile, names_of, own_tiles
 from gluon_write.partitions import Partitions
 from gluon_write.ring_plan import GROUP, Function, NoForm
 from gluon_write.rounds import Rounds
-from gluon_write.syntax import argument, mentions, operands_of, reads, stores
+from gluon_write.syntax import argument, mentions, nodes_in, operands_of, reads, stores
 from gluon_write.tile_loops import LoopsOfTiles, wrapped
 
 __all__ = ["RowsInTensorMemory"]
@@ -243,7 +243,7 @@ class RowsInTensorMemory(Partitions):
     def _parameters(
         self, number: int, one: Function, body: list[str], skipped: Sequence[ast.stmt]
     ) -> list[str]:
-        read = {n.id for n in ast.walk(ast.parse("\n".join(body))) if isinstance(n, ast.Name)}
+        read = {n.id for n in nodes_in(ast.parse("\n".join(body))) if isinstance(n, ast.Name)}
         rings = [ring for ring in self.rings if ring in read]
         return [*rings, *super()._parameters(number, one, body, skipped)]
 

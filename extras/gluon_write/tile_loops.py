@@ -11,7 +11,7 @@ from gluon_core import portable
 from gluon_core.plugin.targets import Target
 from gluon_write.loops import Loop, LoopReader, Tile
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import argument, is_new, stores
+from gluon_write.syntax import argument, is_new, nodes_in, stores
 
 __all__ = ["LoopsOfTiles", "wrapped"]
 
@@ -31,7 +31,7 @@ class LoopsOfTiles(LoopReader):
         self.functions: dict[str, Any] = {}
         self.constants = {
             node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
-            for node in ast.walk(self.tree)
+            for node in nodes_in(self.tree)
             if isinstance(node, (ast.arg, ast.AnnAssign))
             and node.annotation is not None
             and "constexpr" in ast.unparse(node.annotation)
@@ -62,14 +62,14 @@ class LoopsOfTiles(LoopReader):
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if the producer can run a statement: arithmetic, and loads of scalars."""
-        for node in ast.walk(statement):
+        for node in nodes_in(statement):
             place = place_of(node, self.number)
             values = self.drawn.returned.get(place, ()) if place else ()
             if any(getattr(value.type, "dims", ()) for value in values):
                 return False
             if self.called(node) in (portable.mma, portable.load):
                 return False
-        return not any(self._writes(node) for node in ast.walk(statement))
+        return not any(self._writes(node) for node in nodes_in(statement))
 
     def _writes(self, node: ast.AST) -> bool:
         """Return True for a call that changes memory, or may do so."""
@@ -90,9 +90,9 @@ class LoopsOfTiles(LoopReader):
 
     def suits(self, loop: Loop) -> bool:
         """Return True if a loop of products can have partitions."""
-        if not loop.issued or any(self._writes(node) for node in ast.walk(loop.node)):
+        if not loop.issued or any(self._writes(node) for node in nodes_in(loop.node)):
             return False
-        body = [node for statement in loop.node.body for node in ast.walk(statement)]
+        body = [node for statement in loop.node.body for node in nodes_in(statement)]
         changed = {
             node.id
             for node in body
@@ -111,7 +111,7 @@ class LoopsOfTiles(LoopReader):
 
     def loops(self) -> list[Loop]:
         """Return all loops that can have partitions."""
-        nodes = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)]
+        nodes = [n for n in nodes_in(self.tree) if isinstance(n, ast.For)]
         read = [self.read(n) for n in nodes if isinstance(n.target, ast.Name)] if self.space else []
         return [loop for loop in read if loop is not None and self.suits(loop)]
 
@@ -133,15 +133,15 @@ class LoopsOfTiles(LoopReader):
             again: the loop is within another one, so that the lines before it run after it, too.
         """
         end = loop.node.end_lineno or 0
-        names = [n for n in ast.walk(self.tree) if isinstance(n, ast.Name)]
-        assigned = {n.id for n in ast.walk(loop.node) if isinstance(n, ast.Name)
+        names = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name)]
+        assigned = {n.id for n in nodes_in(loop.node) if isinstance(n, ast.Name)
                     and isinstance(n.ctx, ast.Store)}  # fmt: skip
-        others = [n for n in ast.walk(self.tree) if isinstance(n, ast.For)
-                  and not any(part is loop.node for part in ast.walk(n))]  # fmt: skip
+        others = [n for n in nodes_in(self.tree) if isinstance(n, ast.For)
+                  and not any(part is loop.node for part in nodes_in(n))]  # fmt: skip
         renewed = {
             id(name)
             for other in others
-            for name in ast.walk(other)
+            for name in nodes_in(other)
             if isinstance(name, ast.Name) and is_new(name.id, other)
         }
         later = {n.id for n in names if isinstance(n.ctx, ast.Load) and id(n) not in renewed

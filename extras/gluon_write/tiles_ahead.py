@@ -19,7 +19,7 @@ from gluon_write.form import changed_copy, free_name, one_line, renamed
 from gluon_write.loops import Loop, Tile
 from gluon_write.prefetch import Prefetcher
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import stores
+from gluon_write.syntax import nodes_in, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["has_several_products", "reads_tiles", "tiles_ahead"]
@@ -58,7 +58,7 @@ def reads_tiles(drawn: Sketch, target: Target) -> bool:
     loads = [
         node
         for reader in readers
-        for loop in ast.walk(reader.tree)
+        for loop in nodes_in(reader.tree)
         if isinstance(loop, ast.For)
         for node in loop.body
         if isinstance(node, ast.Assign) and reader.tile(node) is not None
@@ -90,11 +90,11 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     def _asks(self, loop: Loop) -> bool:
         """Return True if arithmetic asks for the shape of a tile, whose buffer may be transposed."""
-        within = {id(n) for product in loop.products for n in ast.walk(product)}
+        within = {id(n) for product in loop.products for n in nodes_in(product)}
         return any(
             isinstance(n, ast.Attribute) and n.attr == "shape" and id(n) not in within
             and isinstance(n.value, ast.Name) and n.value.id in loop.tiles
-            for n in ast.walk(loop.node)
+            for n in nodes_in(loop.node)
         )  # fmt: skip
 
     def _moves(self, loop: Loop, tile: Tile) -> list[ast.stmt]:

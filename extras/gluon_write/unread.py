@@ -8,7 +8,7 @@ from typing import Any, Collection, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import language
 from gluon_core._triton import unwrap
-from gluon_write.syntax import reads, stores
+from gluon_write.syntax import nodes_in, reads, stores
 
 __all__ = ["without_unread"]
 
@@ -62,10 +62,10 @@ def _unread(
     ]
     kept = [block[-1] for block in blocks if all(s in chosen for s in block)]
     chosen = [s for s in chosen if s not in kept]
-    inside = {id(node) for s in chosen for node in ast.walk(s)}
-    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in inside]
+    inside = {id(node) for s in chosen for node in nodes_in(s)}
+    names = [n for n in nodes_in(tree) if isinstance(n, ast.Name) and id(n) not in inside]
     moved = {
-        s.target for s in ast.walk(tree) if isinstance(s, ast.AugAssign) and id(s) not in inside
+        s.target for s in nodes_in(tree) if isinstance(s, ast.AugAssign) and id(s) not in inside
     }
     read = {n.id for n in names if not isinstance(n.ctx, ast.Store) or n in moved}
     while True:
@@ -78,7 +78,7 @@ def _unread(
 
 
 def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
-    for node in ast.walk(tree):
+    for node in nodes_in(tree):
         for name in ("body", "orelse"):
             block = getattr(node, name, None)
             if isinstance(block, list) and block:
@@ -96,7 +96,7 @@ def _is_plain(statement: ast.stmt, scope: Mapping[str, Any]) -> bool:
     parts = target.elts if isinstance(target, ast.Tuple) else [target]
     if not all(isinstance(part, ast.Name) for part in parts):
         return False
-    return all(_is_pure(n, scope) for n in ast.walk(statement.value) if isinstance(n, ast.Call))
+    return all(_is_pure(n, scope) for n in nodes_in(statement.value) if isinstance(n, ast.Call))
 
 
 def _is_pure(call: ast.Call, scope: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, Optional
 from gluon_write.form import Form, changed_copy, edited
 from gluon_write.per_call import copied_per_call
 from gluon_write.sketch import Sketch, place_of
-from gluon_write.syntax import mentions, stores
+from gluon_write.syntax import mentions, nodes_in, stores
 
 __all__ = ["unrolled"]
 
@@ -72,7 +72,7 @@ class _Function(Form):
 
     def has_other_rounds(self) -> bool:
         """Return True for a function that calls enter with other rounds of a loop to write out."""
-        loops = [node for node in ast.walk(self.tree) if isinstance(node, ast.For)]
+        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
         return any(len(self._known(one)) > 1 and self._differs(one) for one in loops)
 
     def _known(self, loop: ast.For) -> set[tuple[int, ...]]:
@@ -94,12 +94,12 @@ class _Function(Form):
         if len(known) != 1 or not isinstance(loop.target, ast.Name) or loop.orelse:
             return ()
         name = loop.target.id
-        inside = {id(node) for node in ast.walk(loop)}
-        others = [node for node in ast.walk(self.tree) if id(node) not in inside]
+        inside = {id(node) for node in nodes_in(loop)}
+        others = [node for node in nodes_in(self.tree) if id(node) not in inside]
         read = any(isinstance(n, ast.Name) and n.id == name and _reads(n) for n in others)
         again = any(
             name in mentions(other) and other is not loop
-            for other in ast.walk(self.tree)
+            for other in nodes_in(self.tree)
             if isinstance(other, ast.For) and id(other) not in inside and not _around(other, loop)
         )
         if read and not again or any(name in stores(s) for s in loop.body):
@@ -111,7 +111,7 @@ class _Function(Form):
         """Return True if an expression has tensors of several shapes, here or in functions that the variable's value reaches."""
         if not isinstance(loop.target, ast.Name):
             return False
-        for node in (node for statement in loop.body for node in ast.walk(statement)):
+        for node in (node for statement in loop.body for node in nodes_in(statement)):
             place = place_of(node, self.number)
             if place is None:
                 continue
@@ -139,7 +139,7 @@ class _Function(Form):
         uses: list[tuple[ast.expr, str]] = [
             (node, str(value) if value >= 0 else f"({value})")
             for statement in loop.body
-            for node in ast.walk(statement)
+            for node in nodes_in(statement)
             if isinstance(node, ast.Name) and node.id == loop.target.id
         ]
         text = edited(self.source, uses).splitlines()
@@ -161,4 +161,4 @@ def _reads(node: ast.Name) -> bool:
 
 
 def _around(outer: ast.AST, inner: ast.AST) -> bool:
-    return any(node is inner for node in ast.walk(outer))
+    return any(node is inner for node in nodes_in(outer))

@@ -15,7 +15,7 @@ from gluon_write.index_forms import IndexForms, NoIndex
 from gluon_write.polynomials import Polynomial
 from gluon_write.shared_walk import Sharing
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 
 __all__ = ["useful_parts"]
 
@@ -47,7 +47,7 @@ class _Stored(IndexForms):
         Raises:
             NoIndex: it has several results, or rows of another form.
         """
-        calls = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call)]
+        calls = [n for n in nodes_in(self.tree) if isinstance(n, ast.Call)]
         wrote = [
             c for c in calls if re.search("store|atomic|print|device_assert", ast.unparse(c.func))
         ]

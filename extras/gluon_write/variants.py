@@ -37,6 +37,7 @@ from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.layouts.base import Layout
 from gluon_write.form import free_name
 from gluon_write.source import spelled
+from gluon_write.syntax import nodes_in
 
 __all__ = ["Choice", "aligned_of", "chooser", "choices_of", "facts_of", "heuristics", "untold_of"]
 
@@ -109,8 +110,8 @@ def _bound_once(file: str) -> list[str]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             bound[node.name] += 1
             continue
-        for one in ast.walk(node) if loop else ast.iter_child_nodes(node):
-            words = [one] if loop else [] if isinstance(one, ast.stmt) else list(ast.walk(one))
+        for one in nodes_in(node) if loop else ast.iter_child_nodes(node):
+            words = [one] if loop else [] if isinstance(one, ast.stmt) else list(nodes_in(one))
             names = [
                 n.id for n in words if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
             ]

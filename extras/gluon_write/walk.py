@@ -25,7 +25,7 @@ from gluon_core import language, portable
 from gluon_write.form import Form, changed_copy, edited, free_name
 from gluon_write.shared_walk import Grid, Shared, Sharing, dealt, grid_digits, shared_walk
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 from gluon_write.useful_parts import useful_parts
 
 __all__ = ["Walk", "walking"]
@@ -80,7 +80,7 @@ class _Walker(Form):
     def walk(self, heavy: Optional[int], sharing: Optional[Sharing]) -> Optional[Walk]:
         """Return the kernel; None where a program's index has no such form."""
         calls = [
-            n for n in ast.walk(self.tree)
+            n for n in nodes_in(self.tree)
             if isinstance(n, ast.Call) and self.called(n) is language.program_id
         ]  # fmt: skip
         axes = [getattr(argument(c, 0, "axis"), "value", None) for c in calls]
@@ -95,7 +95,7 @@ class _Walker(Form):
         once = self._once(body)
         if any(self._walks(s) for s in body):
             return None
-        if once is None or any(isinstance(n, (ast.Return, ast.While)) for n in ast.walk(self.tree)):
+        if once is None or any(isinstance(n, (ast.Return, ast.While)) for n in nodes_in(self.tree)):
             return None
         parts = self._statements(text)
         gl = self.space
@@ -151,19 +151,19 @@ class _Walker(Form):
         """Return True for a loop around loops that begins with the program's index: the kernel's own walk."""
         if not isinstance(statement, ast.For) or not isinstance(statement.iter, ast.Call):
             return False
-        inner = (n for s in statement.body for n in ast.walk(s))
+        inner = (n for s in statement.body for n in nodes_in(s))
         around = any(isinstance(n, ast.For) or self.called(n) in self.drawn.jits for n in inner)
         if not around or len(statement.iter.args) < 2:
             return False
         known = {
             name
-            for node in ast.walk(self.tree)
+            for node in nodes_in(self.tree)
             if isinstance(node, ast.Assign)
-            and any(self.called(part) is language.program_id for part in ast.walk(node))
+            and any(self.called(part) is language.program_id for part in nodes_in(node))
             for name in stores(node)
         }
         first = statement.iter.args[0]
-        own = any(self.called(part) is language.program_id for part in ast.walk(first))
+        own = any(self.called(part) is language.program_id for part in nodes_in(first))
         return own or bool(reads(first) & known)
 
     def _once(self, body: Sequence[ast.stmt]) -> Optional[list[ast.stmt]]:
@@ -182,7 +182,7 @@ class _Walker(Form):
                     return None
                 chosen.append(statement)
                 needed |= reads(statement)
-        if any(self.called(n) is language.program_id for s in chosen for n in ast.walk(s)):
+        if any(self.called(n) is language.program_id for s in chosen for n in nodes_in(s)):
             return None
         return [s for s in body if s in chosen]
 

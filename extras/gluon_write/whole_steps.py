@@ -29,7 +29,7 @@ from gluon_core._triton import unwrap
 from gluon_write.form import Form, bounds_of, factor, rewritten
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.step_masks import Terms, is_place, terms_of
-from gluon_write.syntax import argument, reads, stores
+from gluon_write.syntax import argument, nodes_in, reads, stores
 
 __all__ = ["PLAIN", "RowLoops", "Unmask", "WholeStep", "in_whole_steps"]
 
@@ -56,12 +56,12 @@ class RowLoops(Form):
     @property
     def multiplies(self) -> bool:
         """Return True for a function with products."""
-        return any(self.called(node) is portable.mma for node in ast.walk(self.tree))
+        return any(self.called(node) is portable.mma for node in nodes_in(self.tree))
 
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
         lines, changed = self.source.splitlines(), False
-        loops = [node for node in ast.walk(self.tree) if isinstance(node, ast.For)]
+        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
         for loop in sorted(loops, key=lambda node: node.lineno, reverse=True):
             new = self._both(loop)
             if new is not None:
@@ -130,8 +130,8 @@ class RowLoops(Form):
 
     def _outside(self, loop: ast.For) -> set[str]:
         """Return the names that the function mentions outside of a loop."""
-        within = {id(node) for node in ast.walk(loop)}
-        names = (n for n in ast.walk(self.tree) if isinstance(n, ast.Name) and id(n) not in within)
+        within = {id(node) for node in nodes_in(loop)}
+        names = (n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and id(n) not in within)
         return {name.id for name in names}
 
     def kind_of(self, node: ast.expr) -> Any:

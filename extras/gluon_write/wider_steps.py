@@ -32,7 +32,7 @@ from gluon_write.form import changed_copy, edited
 from gluon_write.index_forms import NoIndex
 from gluon_write.sketch import Sketch
 from gluon_write.softmax_steps import NoSteps, SoftmaxSteps
-from gluon_write.syntax import argument, stores
+from gluon_write.syntax import argument, nodes_in, stores
 
 __all__ = ["WIDE", "takes_any_order", "with_wider_steps"]
 
@@ -81,7 +81,7 @@ class _Reader(SoftmaxSteps):
         Raises:
             NoSteps, NoIndex: one is none.
         """
-        loops = [node for node in ast.walk(self.tree) if isinstance(node, ast.For)]
+        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
         self.inside = set()
         for loop in loops:
             self.step = self._step_of(loop)
@@ -94,7 +94,7 @@ class _Reader(SoftmaxSteps):
         Raises:
             NoSteps, NoIndex: the constant has other uses, or one of its loops is no online softmax.
         """
-        loops = [node for node in ast.walk(self.tree) if isinstance(node, ast.For)]
+        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
         loops = [loop for loop in loops if self._step_of(loop) == step]
         if not loops or step in stores(self.tree):
             return None
@@ -102,9 +102,9 @@ class _Reader(SoftmaxSteps):
         self.inside = set()
         for loop in loops:
             self._check(loop)
-            self.inside |= {id(node) for node in ast.walk(loop)}
+            self.inside |= {id(node) for node in nodes_in(loop)}
         edits: list[tuple[ast.expr, str]] = []
-        for node in ast.walk(self.tree):
+        for node in nodes_in(self.tree):
             if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                 continue
             if node.id == step and not self._asserted(node):
@@ -171,8 +171,8 @@ class _Reader(SoftmaxSteps):
             own = kind.name == name and kind.word in ("done", "new")
             if name in self.carried and not own:
                 raise NoSteps
-        within = {id(node) for node in ast.walk(self.loop)}
-        for node in ast.walk(self.tree):
+        within = {id(node) for node in nodes_in(self.loop)}
+        for node in nodes_in(self.tree):
             if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
                 continue
             left = id(node) not in within and node.id in self.now and node.id not in self.carried

@@ -19,7 +19,7 @@ from gluon_write.loops import Loop, LoopReader, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.schedule import Schedule, Step, scheduled
 from gluon_write.sketch import place_of
-from gluon_write.syntax import operands_of, reads, stores
+from gluon_write.syntax import nodes_in, operands_of, reads, stores
 
 __all__ = ["Forms", "forms_of"]
 
@@ -89,7 +89,7 @@ class _Work:
     def arithmetic(self, statement: ast.stmt) -> float:
         """Return the cycles of the warps for a statement, products not counted."""
         cycles = 0.0
-        for node in ast.walk(statement):
+        for node in nodes_in(statement):
             count = self.elements(node)
             if count == 1 or not isinstance(
                 node, (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, ast.BoolOp)
