@@ -62,6 +62,8 @@ class Copies(RingPlan):
         reader = self.functions[0].reader
         if self.sharing is not None and self.parts >= _MANY:
             return []
+        if self.parts > 1 and self.warps != self.group:  # the kernel's own warps copy
+            return []
         if not self.splits_copies or self.parts == 1 and (len(self.rings) > 1 or self.own):
             return []
         by_name = {name: s for s in self.before if self.describes(reader, s) for name in stores(s)}
