@@ -106,12 +106,13 @@ def _within(kernel: Edits, context: tuple[Place, ...], graph: Graph) -> Edits:
 
 
 def _name_of(fn: Any, kernel: Edits, caller: Edits, number: int) -> str:
-    """Return the name of a function's copy, which the files of the kernel and of its caller have for nothing else."""
+    """Return the name of a function's copy, which the files of the kernel and of its caller have for nothing else, nor another copy."""
     scopes = [kernel.fn.get_capture_scope(), caller.fn.get_capture_scope()]
+    taken = {one.name for one in kernel.all()}
     while True:
         name = f"{fn.__name__}_{kernel.name}" if number else fn.__name__
         name += f"_{number}" if number > 1 else ""
-        if all(unwrap(scope.get(name, fn)) is fn for scope in scopes):
+        if name not in taken and all(unwrap(scope.get(name, fn)) is fn for scope in scopes):
             return name
         number += 1
 

@@ -61,7 +61,15 @@ def test_attention(sources, tmp_path):
     assert "async_load" in sources[0]
 
 
-@pytest.mark.parametrize("stage, checked", [(3, False), (1, False), (1, True)])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "stage, checked",
+    [
+        (3, False),
+        pytest.param(1, False, marks=pytest.mark.campaign),
+        pytest.param(1, True, marks=pytest.mark.campaign),
+    ],
+)
 def test_blocks_of_heads(sources, tmp_path, stage, checked):
     """Blocks whose bases differ by program are tiles of one descriptor, unless rows behind the end of a head are zero."""
     text = (FOLDER / "blocks.py").read_text()
