@@ -32,8 +32,10 @@ class Copies(RingPlan):
         passing: the copies of a consumer that lets tiles pass are written.
         copying: the number of the tile whose copies are written.
         written, texts: the functions that are written, and their texts.
+        warps: of the kernel.
     """
 
+    warps: int
     sharing: Optional[Shared] = None
     passing = False
     copying: Optional[int] = None

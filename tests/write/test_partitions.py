@@ -463,3 +463,32 @@ def test_tiles_ahead_without_partitions(sources, kind, causal, warps):
         weight = np.exp(score - score.max(-1, keepdims=True))
         wanted = weight @ v[0].astype(np.float64) / weight.sum(-1, keepdims=True)
         assert np.abs(out[0] - wanted).max() < 5e-3
+
+
+@gluon.jit(layouts="auto")
+def perceptron(x, first, second, out, M, N, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    row = gl.program_id(0) * BM + gl.arange(0, BM)
+    lane = gl.arange(0, D)
+    inside = (row < M)[:, None]
+    rows = gl.load(x + row[:, None] * D + lane[None, :], mask=inside, other=0.0)
+    acc = gl.zeros([BM, D], gl.float32)
+    for start in range(0, N, BN):
+        unit = start + gl.arange(0, BN)
+        a = gl.load(first + lane[:, None] * N + unit[None, :], mask=(unit < N)[None, :], other=0.0)
+        hidden = gl.portable.mma(rows, a, gl.zeros([BM, BN], gl.float32))
+        hidden = gl.maximum(hidden, 0.0).to(rows.dtype)
+        b = gl.load(second + unit[:, None] * D + lane[None, :], mask=(unit < N)[:, None], other=0.0)
+        acc = gl.portable.mma(hidden, b, acc)
+    gl.store(out + row[:, None] * D + lane[None, :], acc.to(gl.float16), mask=inside)
+
+
+@pytest.mark.sampled(1)
+def test_warps_of_the_kernel_copy_alone():
+    """Parts of eight warps are partitions of their own, which leave no registers for a second partition that copies."""
+    pointers = dict.fromkeys(("x", "first", "second", "out"), "*fp16")
+    compiled = gluon.compile(
+        perceptron, "sm_90", signature={**pointers, "M": "i32", "N": "i32"},
+        constexprs={"D": 128, "BM": 128, "BN": 64}, attrs=dict.fromkeys([*pointers, "M", "N"], 16),
+        num_warps=8, num_stages=3,
+    )  # fmt: skip
+    assert "wgmma.mma_async" in compiled.asm["ptx"]
