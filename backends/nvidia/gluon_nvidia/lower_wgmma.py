@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _WARPGROUP, _ROWS, _COLUMNS, _MOST_COLUMNS = 4, 64, 8, 256
+_MOST_OF_INTEGERS = 128  # PTX has 256, Triton's lowering no power of two above 128
 # Operand dtype -> the accumulators that wgmma has for it (PTX 9.7.15.2).
 _ACCUMULATORS = {
     "fp16": ("fp32", "fp16"),
@@ -87,7 +88,8 @@ def _warpgroups(request: requests.MmaRequest) -> tuple[int, int]:
 def layouts(request: requests.MmaRequest) -> requests.MmaLayouts:
     down, across = _warpgroups(request)
     bits = request.a_dtype.primitive_bitwidth
-    columns = min(_MOST_COLUMNS, request.n // across)
+    most = _MOST_OF_INTEGERS if str(request.a_dtype) == "int8" else _MOST_COLUMNS
+    columns = min(most, request.n // across)
     accumulator = NVMMADistributedLayout(
         version=[3, 0],
         warps_per_cta=[down * _WARPGROUP, across],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import gluon_core as gluon
+from gluon_core import language as gl
 from gluon_core._triton import tl
 from gluon_core.errors import CapabilityError
 from gluon_core.plugin.paths import load_path
@@ -76,6 +78,29 @@ def test_a_copy_that_only_the_compiler_sees_is_too_narrow_goes_through_registers
     assert "mma.sync" in ptx and "st.shared" in ptx
     # A float32 is as wide as the narrowest copy, wherever it is.
     assert "cp.async.ca" in compiled("sm_80", "fp32", aligned=False).asm["ptx"]
+
+
+@gluon.jit(layouts="auto")
+def bytes_times_bytes(a, b, c, K, N: gl.constexpr):
+    row, column = gl.arange(0, 64), gl.arange(0, N)
+    product = gl.zeros([64, N], gl.int32)
+    for start in range(0, K, 64):
+        step = start + gl.arange(0, 64)
+        x = gl.load(a + row[:, None] * K + step[None, :])
+        y = gl.load(b + column[None, :] * K + step[:, None])
+        product = gl.portable.mma(x, y, product)
+    gl.store(c + row[:, None] * N + column[None, :], product)
+
+
+@pytest.mark.sampled(1)
+def test_products_of_bytes_have_the_columns_that_triton_lowers():
+    """PTX has instructions of 256 columns for bytes, too; Triton ends with an assertion of its own."""
+    signature = {"a": "*i8", "b": "*i8", "c": "*i32", "K": "i32"}
+    ptx = gluon.compile(
+        bytes_times_bytes, "sm_90", signature=signature, constexprs={"N": 256},
+        attrs=dict.fromkeys(signature, 16), num_warps=4, num_stages=3,
+    ).asm["ptx"]  # fmt: skip
+    assert "m64n128k32.s32.s8.s8" in ptx and "m64n256k32" not in ptx
 
 
 @pytest.mark.parametrize("m, n, num_warps", [(64, 64, 4), (16, 8, 4), (128, 256, 8), (256, 16, 1)])
