@@ -16,9 +16,9 @@ def attention(
     # load of q: 16 bytes a thread, 32 sectors a warp
     # store to out: 16 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
-    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 0.9% more
+    #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 0.8% more
     # load of v: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 4.0% more
+    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 3.5% more
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
@@ -29,7 +29,7 @@ def attention(
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # load of k: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 4.0% more
+    # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 3.5% more
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
     layout: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)

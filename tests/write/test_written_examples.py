@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "written"
         ("gemm", "sm_90", None), ("gemm", "sm_90", "specialized"), ("attention", "sm_90", None),
         pytest.param("attention_tiles", "sm_90", None, marks=pytest.mark.campaign), pytest.param("gemm", "sm_100", None, marks=pytest.mark.campaign),
         pytest.param("attention_tiles", "sm_100", None, marks=pytest.mark.campaign), ("gemm", "gfx942", None),
-        pytest.param("attention", "gfx942", None, marks=pytest.mark.campaign),
+        ("attention", "gfx942", None),
     ],
 )  # fmt: skip
 def test_files_are_current(name, target, form):
