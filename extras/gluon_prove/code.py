@@ -6,14 +6,14 @@ Values that depend on nothing but constants, arguments and program ids are compu
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Collection, Iterator, Optional, Sequence
+from typing import Any, Callable, Collection, Iterable, Iterator, Optional, Sequence
 
 from gluon_prove.values import Term
 from gluon_sim.tracing.ir import Location, Op
 
 __all__ = [
     "Branch", "Code", "Effect", "Enter", "Flat", "Fork", "Guess", "Instruction", "Join", "Jump", "Leave", "Loop", "Move", "Pure",
-    "Spec", "Test", "Used", "View",
+    "Spec", "Test", "Used", "View", "definitions_of",
 ]  # fmt: skip
 
 
@@ -506,3 +506,16 @@ class Code:
                 if alive != live[index]:
                     live[index], changed = alive, True
         self.live = live[:count] + [frozenset()]
+
+
+def definitions_of(codes: Iterable[Code]) -> dict[int, list[tuple[Instruction, Optional[Spec]]]]:
+    """Return number of a variable -> the instructions that define it, each with what a `Move` gives it, None of others."""
+    definitions: dict[int, list[tuple[Instruction, Optional[Spec]]]] = {}
+    for step in (step for code in codes for step in code.steps):
+        if isinstance(step, Move):
+            for out, arg in zip(step.outs, step.args):
+                definitions.setdefault(out, []).append((step, arg))
+        else:
+            for out in step.defines():
+                definitions.setdefault(out, []).append((step, None))
+    return definitions

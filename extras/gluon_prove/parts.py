@@ -11,7 +11,7 @@ import copy
 from dataclasses import dataclass, replace
 from typing import Any, Collection, Iterable, Mapping, Optional, Sequence
 
-from gluon_prove.code import Code, Effect, Instruction, Jump, Move, Spec, Used, View
+from gluon_prove.code import Code, Effect, Jump, Spec, Used, View, definitions_of
 from gluon_prove.effects import Lowered
 from gluon_prove.events import Barrier, Event, Issue
 from gluon_sim.memory.shared import SharedView
@@ -131,14 +131,7 @@ class _Slices:
         self.lowered, self.touched, self.kept, self.own = lowered, touched, kept, own
         places = lowered.places
         self.buffers = watched | {places.slots[slot][0] for slot in own or ()}
-        self.definitions: dict[int, list[tuple[Instruction, Optional[Spec]]]] = {}
-        for step in (step for code in lowered.tasks for step in code.steps):
-            if isinstance(step, Move):
-                for out, arg in zip(step.outs, step.args):
-                    self.definitions.setdefault(out, []).append((step, arg))
-            else:
-                for out in step.defines():
-                    self.definitions.setdefault(out, []).append((step, None))
+        self.definitions = definitions_of(lowered.tasks)
 
     def of(self, task: int) -> Code:
         code, kept = self.lowered.tasks[task], self.kept

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence
 
-from gluon_prove.code import Code, Effect, Instruction, Move, Pure, Spec, View
+from gluon_prove.code import Code, Effect, Instruction, Move, Pure, Spec, View, definitions_of
 from gluon_prove.values import CannotSay, apply
 from gluon_sim.errors import SimulatorError
 from gluon_sim.memory.shared import SharedView
@@ -64,14 +64,7 @@ class Positions:
 
     def __init__(self, codes: Sequence[Code], same: Any):
         self.same = same
-        self.definitions: dict[int, list[tuple[Instruction, Optional[Spec]]]] = {}
-        for step in (step for code in codes for step in code.steps):
-            if isinstance(step, Move):
-                for out, arg in zip(step.outs, step.args):
-                    self.definitions.setdefault(out, []).append((step, arg))
-            else:
-                for out in step.defines():
-                    self.definitions.setdefault(out, []).append((step, None))
+        self.definitions = definitions_of(codes)
         self.moved = {
             var
             for var, several in self.definitions.items()

@@ -27,7 +27,7 @@ from gluon_write.form import factor, free_name, one_line, rewritten
 from gluon_write.index_forms import IndexForms, NoIndex, Range
 from gluon_write.polynomials import Polynomial
 from gluon_write.sketch import Place, Sketch, place_of
-from gluon_write.syntax import argument, nodes_in, reads, stores
+from gluon_write.syntax import argument, nodes_in, parts_of, reads, stores
 
 __all__ = ["with_moving_bases"]
 
@@ -108,7 +108,7 @@ class _Bases(IndexForms):
 
         The first scalar is a pointer.
         """
-        terms = list(_terms(value))
+        terms = list(parts_of(value, ast.Add))
         scalars = [one for one in terms if self.dims_of(one) in ((), None)]
         tensors = [one for one in terms if one not in scalars]
         if not scalars or terms[0] is not scalars[0] or not tensors:
@@ -142,12 +142,3 @@ class _Bases(IndexForms):
                 vector = f"{self.space}.arange(0, {known.size})"  # type: ignore[union-attr]
                 return [factor(first.text())], f"{vector}[{self.text_of(node.slice)}]"
         return [], factor(text)
-
-
-def _terms(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the terms of a sum, in their order."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        yield from _terms(node.left)
-        yield from _terms(node.right)
-    else:
-        yield node

@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 import copy
 from collections import Counter
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_core import language
 from gluon_write.form import Form
-from gluon_write.syntax import argument, nodes_in, stores
+from gluon_write.syntax import argument, nodes_in, parts_of, stores
 
 __all__ = ["Terms", "ends_with", "excludes_later_steps", "is_place", "terms_of"]
 
@@ -43,7 +43,7 @@ def excludes_later_steps(form: Form, mask: Optional[ast.expr], loop: ast.For) ->
         extent, step = end.args[0], ast.unparse(end.args[1])
     consumed = tuple(sorted([loop.target.id, *(_factors(step) if step else [])]))
     limit = terms_of(extent)
-    return any(_excludes(form, part, limit, consumed) for part in _conditions(mask))
+    return any(_excludes(form, part, limit, consumed) for part in parts_of(mask, ast.BitAnd))
 
 
 def ends_with(form: Form, call: ast.Call, loop: ast.For) -> bool:
@@ -76,15 +76,6 @@ def _excludes(form: Form, condition: ast.expr, limit: Terms, consumed: Product) 
         count == 0 or count > 0 and len(product) == 1 and is_place(form, product[0]) is not None
         for product, count in rest.items()
     )
-
-
-def _conditions(mask: ast.expr) -> Iterator[ast.expr]:
-    """Yield the conditions that a mask joins."""
-    if isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.BitAnd):
-        yield from _conditions(mask.left)
-        yield from _conditions(mask.right)
-    else:
-        yield mask
 
 
 def terms_of(node: ast.expr) -> Terms:

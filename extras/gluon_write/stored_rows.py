@@ -56,9 +56,7 @@ class StoredRows(IndexForms):
         if not isinstance(own, ast.For) or not isinstance(own.iter, ast.Call):
             return False
         try:
-            if self.limits is None:
-                self.limits = list(self._limits())
-            if not self.limits or self._decide(names):
+            if not self._are_limited(names):
                 return False
             first, _, step = self._bounds(own)
             if step.number is None or step.number <= 0 or len(own.iter.args) < 2:
@@ -85,9 +83,7 @@ class StoredRows(IndexForms):
         if None in own or any(len(getattr(n.iter, "args", ())) < 2 for n in own if n):
             return False
         try:
-            if self.limits is None:
-                self.limits = list(self._limits())
-            if not self.limits or self._decide(names):
+            if not self._are_limited(names):
                 return False
             begin, span = self.form_of(own[1].iter.args[0]), self.form_of(own[0].iter.args[1])  # type: ignore[union-attr]
             span = span - self.form_of(own[0].iter.args[0])  # type: ignore[union-attr]
@@ -97,6 +93,16 @@ class StoredRows(IndexForms):
             )
         except NoIndex:
             return False
+
+    def _are_limited(self, names: set[str]) -> bool:
+        """Return True if stores have limits, and names decide nothing but what is stored.
+
+        Raises:
+            NoIndex: the limits cannot be read.
+        """
+        if self.limits is None:
+            self.limits = list(self._limits())
+        return bool(self.limits) and not self._decide(names)
 
     def _form_at(self, text: str, loop: ast.For) -> Polynomial:
         """Return the form of an expression in front of a loop."""

@@ -13,6 +13,7 @@ __all__ = [
     "names_in",
     "nodes_in",
     "operands_of",
+    "parts_of",
     "reads",
     "stores",
 ]
@@ -59,6 +60,15 @@ def names_in(node: ast.AST) -> Iterator[ast.Name]:
                 todo.append(value)
             elif isinstance(value, list):
                 todo += [one for one in value if isinstance(one, ast.AST)]
+
+
+def parts_of(node: ast.expr, kind: type[ast.operator]) -> Iterator[ast.expr]:
+    """Yield what operators of a kind join, such as the terms of a sum, in their order."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, kind):
+        yield from parts_of(node.left, kind)
+        yield from parts_of(node.right, kind)
+    else:
+        yield node
 
 
 def reads(node: Any) -> set[str]:
