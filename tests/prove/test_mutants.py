@@ -133,3 +133,23 @@ def test_reported_kernels_are_not_proved(case, judge):
         missed = "not looked for" in " ".join(verdict.lines)
         counts["found" if missed else "doubted" if doubted else "cannot say"] += 1
     print(f"\n{case}: {dict(counts)}, as it is: {judge(subject).verdict}")
+
+
+def test_deadlocks_stay_where_rings_are_walked_by_themselves(judge, monkeypatch):
+    """The walk of one ring does not take the place of a mistake that the barriers have."""
+    monkeypatch.setattr("gluon_prove.search._FEW", 0)  # as for kernels with more states
+    subject = made_of("add, TMA, in roles")
+    waits = [
+        mutant
+        for mutant in mutants(subject.compiled.asm["program"].program)
+        if "wait of the other phase" in mutant.name
+    ]
+    assert waits
+    for mutant in waits:
+        mutant.apply()
+        try:
+            verdict = judge(subject)
+        finally:
+            mutant.undo()
+        assert verdict.verdict != "proved", mutant.op.loc.line
+    assert judge(subject).verdict == "proved"
