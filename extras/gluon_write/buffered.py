@@ -16,7 +16,8 @@ import ast
 from typing import Any, Optional
 
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed
-from gluon_write.loops import Edit, Loop, LoopReader
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Edit, Loop
 from gluon_write.moved_names import carried, changed
 from gluon_write.sketch import Sketch
 

@@ -20,7 +20,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.form import factor, free_name
-from gluon_write.loops import LoopReader
+from gluon_write.loop_reader import LoopReader
 from gluon_write.step_masks import is_place
 from gluon_write.syntax import argument, names_in, stores
 

@@ -19,7 +19,8 @@ from typing import Any, Callable, NamedTuple, Optional
 from gluon_core import language
 from gluon_core._triton import tl
 from gluon_write.form import bounds_of
-from gluon_write.loops import Loop, LoopReader
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Loop
 from gluon_write.syntax import mentions, nodes_in, reads, stores
 
 __all__ = ["Rings", "bounds_in", "continuation"]

@@ -15,7 +15,8 @@ import ast
 from typing import Sequence
 
 from gluon_write.form import one_line
-from gluon_write.loops import Edit, Loop, LoopReader, Tile, only_asked
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Edit, Loop, Tile, only_asked
 from gluon_write.syntax import names_in, nodes_in, operands_of, stores
 
 __all__ = ["copied_operands", "copying"]

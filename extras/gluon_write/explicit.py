@@ -47,7 +47,8 @@ from gluon_write.recompute import recomputed
 from gluon_write.reductions_ahead import reduced_ahead
 from gluon_write.refusals import of_conflict, of_solution
 from gluon_write.short_form import with_short_form
-from gluon_write.sketch import Place, Sketch, partition_of, place_of, sketch
+from gluon_write.sketch import Place, Sketch, partition_of, place_of
+from gluon_write.sketcher import sketch
 from gluon_write.solve import Solution, plan_of, solve
 from gluon_write.specialize import specialized
 from gluon_write.stage import staged

@@ -30,7 +30,8 @@ from gluon_core import language
 from gluon_sim.tracing.types import TensorType
 from gluon_write.dtypes import dtype_of
 from gluon_write.form import Form, edited, free_name, rewritten
-from gluon_write.sketch import Sketch, multiplies, place_of
+from gluon_write.sketch import Sketch, place_of
+from gluon_write.sketcher import multiplies
 from gluon_write.syntax import mentions, nodes_in, operands_of, stores
 
 __all__ = ["Operands", "held"]

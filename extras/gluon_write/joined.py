@@ -21,7 +21,7 @@ from gluon_write.branches import taken_alone
 from gluon_write.continued import bounds_in
 from gluon_write.form import changed_copy, edited, factor, free_name
 from gluon_write.inline import inlined
-from gluon_write.loops import LoopReader
+from gluon_write.loop_reader import LoopReader
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import mentions, names_in, nodes_in, reads, stores
 

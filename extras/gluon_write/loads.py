@@ -6,7 +6,7 @@ import ast
 from typing import Sequence
 
 from gluon_write.form import one_line
-from gluon_write.loops import LoopReader
+from gluon_write.loop_reader import LoopReader
 
 __all__ = ["MOST_WORDS", "masked", "replaced"]
 

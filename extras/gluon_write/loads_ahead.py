@@ -24,7 +24,8 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 from gluon_core import language, portable
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed, rewritten
 from gluon_write.loads import MOST_WORDS, masked, replaced
-from gluon_write.loops import LoopReader, falling
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import falling
 from gluon_write.pointer_names import pointer_name
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.step_masks import ends_with

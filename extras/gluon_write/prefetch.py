@@ -28,7 +28,8 @@ from gluon_write.copy_ops import COPIES
 from gluon_write.dtypes import dtype_of
 from gluon_write.form import bounds_of, changed_copy, free_name, one_line, renamed
 from gluon_write.loads import MOST_WORDS, masked, replaced
-from gluon_write.loops import Edit, Loop, LoopReader, Tile
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Edit, Loop, Tile
 from gluon_write.moved_names import carried, changed
 from gluon_write.packed_tiles import with_packed_tiles
 from gluon_write.sketch import Place, Sketch, place_of

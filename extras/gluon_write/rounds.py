@@ -10,7 +10,8 @@ from typing import Collection, Iterable, Mapping, Optional, Sequence
 
 from gluon_write.column_masks import column_mask
 from gluon_write.form import factor, free_name
-from gluon_write.loops import Loop, LoopReader, Tile
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Loop, Tile
 from gluon_write.schedule import Schedule
 from gluon_write.single_step import has_one_step
 from gluon_write.syntax import mentions, names_in, nodes_in, reads, stores

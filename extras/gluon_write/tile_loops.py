@@ -9,7 +9,8 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import portable
 from gluon_core.plugin.targets import Target
-from gluon_write.loops import Loop, LoopReader, Tile
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Loop, Tile
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.syntax import argument, is_new, nodes_in, stores
 

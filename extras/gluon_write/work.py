@@ -15,7 +15,8 @@ from gluon_core.plugin.targets import Target
 from gluon_core.plugin.timing import OpFacts, Timing
 from gluon_core.plugin.timing import Tile as Operand
 from gluon_sim.timing.session import timing_of
-from gluon_write.loops import Loop, LoopReader, viewed
+from gluon_write.loop_reader import LoopReader
+from gluon_write.loops import Loop, viewed
 from gluon_write.rounds import Rounds
 from gluon_write.schedule import Schedule, Step, scheduled
 from gluon_write.sketch import place_of
