@@ -30,7 +30,9 @@ _ANY_BUFFER = frozenset(  # ops that take a buffer in any layout; all others dem
     "local_load local_alloc local_dealloc local_gather local_scatter "
     "local_atomic_scatter_rmw memdesc_reinterpret".split()
 ).union(_VIEWS, _COPIES, _STORES, HANDS_ON)
-_SHAPES = frozenset("broadcast expand_dims trans convert_layout reduce reshape join split".split())
+_SHAPES = frozenset(
+    "apart broadcast expand_dims trans convert_layout reduce reshape join split".split()
+)
 _ROUNDS = 8  # that a loop is taken to make
 
 
@@ -208,6 +210,8 @@ class _Builder:
             self._pair(op, context, tensors[0], results[0])
         elif name == "expand_dims":
             self.relate("expand", context, tensors[0], results[0], op.args[1], op, False)
+        elif name == "apart":
+            self.relate("same", context, tensors[0], results[0], None, op, True)
         elif name == "trans":
             self.relate("trans", context, tensors[0], results[0], op.args[1], op, True)
         elif name == "convert_layout":

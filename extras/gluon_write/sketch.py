@@ -45,6 +45,7 @@ class Sketch:
         entered: the place of the partition whose function is traced next.
         constants: the compile-time arguments of the kernel, by name.
         decided: place of a call of `isinstance` or `hasattr` -> the results that it had.
+        apart: tiles that are loaded may get other layouts than their own. loads_tiles: some are loaded.
         asked: place of the condition of a statement, of constants alone -> the results that it had.
     """
 
@@ -75,6 +76,8 @@ class Sketch:
     constants: dict[str, Any] = field(default_factory=dict)
     decided: dict[Place, set[bool]] = field(default_factory=dict)
     asked: dict[Place, set[bool]] = field(default_factory=dict)
+    apart: bool = False
+    loads_tiles: bool = False
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
 
 

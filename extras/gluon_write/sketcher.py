@@ -189,7 +189,20 @@ class _Sketcher(KernelGenerator):
                 # The products decide, which were recorded without a state.
                 return values[0] if len(values) == 1 else tl.tuple(values)
             return self._with_values(node, named)
+        if called is portable.load:
+            return self._tile(super().visit_Call(node))
         return super().visit_Call(node)
+
+    def _tile(self, value: Any) -> Any:
+        """Return a loaded tile, which has the layout of its descriptor; or a value of any layout from it."""
+        if not isinstance(value, tl.tensor) or _is_free(value):
+            return value
+        self.drawn.loads_tiles = True
+        if not self.drawn.apart:
+            return value
+        kind = distributed_type(value.dtype, shape_of(value), AutoLayout())
+        op = self.builder.record("apart", (value.handle,), [kind.to_ir(self.builder)])
+        return self.semantic.make_tensor(op.results[0], kind)
 
     def _in_rank(self, access: Any, change: int, mem: Any, *args: Any, **kwargs: Any) -> Any:
         """Access a buffer; note the rank of layout that it would need where that is another one.
@@ -467,9 +480,10 @@ def sketch(
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     ranks: dict[Place, tuple[int, int]] = {}
+    apart = False
     while True:
         drawn = _begun(fn, signature, constexprs, attrs, target, ranks)
-        known = len(ranks)
+        drawn.apart, known = apart, len(ranks)
         kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
         try:
             drawn.program = trace(
@@ -481,6 +495,9 @@ def sketch(
             if len(ranks) > known:
                 continue  # with the layouts that the accesses to buffers need
             if isinstance(error, LayoutError):
+                if drawn.loads_tiles and not apart:
+                    apart = True  # an op combines tiles of two layouts
+                    continue
                 lines = [_line_of(drawn.kept, text) for text in (error.expected, error.got)]
                 if all(lines) and error.remedy:
                     error.remedy += (
