@@ -60,6 +60,7 @@ def use_fake_driver() -> tuple[Any, Any]:
     type(backend.device).tensor_device = CudaDriver.tensor_device = "cpu"
     # A function in C, as torch has one for the current stream: device 0 gives stream 0.
     driver.stream_getter = lambda: operator.index
+    torch.version.cuda = None  # a build for CUDA would ask the real driver for its device
     CudaDriver.stream = staticmethod(operator.index)  # type: ignore[method-assign,assignment]
     return backend.device.target(), CudaDriver(calls)
 

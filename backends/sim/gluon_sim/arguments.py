@@ -120,9 +120,11 @@ def _descriptor_leaves(name: str, value: Any, rank: int) -> Iterator[tuple[str, 
 
 
 def _may_hold_addresses(type: Type) -> bool:
-    """Return True for integers of 64 bits, and pointers to them."""
+    """Return True for integers of 64 bits, pointers to them, and scalars of 32: some addresses fit in these."""
     element = type.pointee if isinstance(type, PointerType) else type
-    return isinstance(element, ScalarType) and not element.is_float and element.bits == 64
+    if not isinstance(element, ScalarType) or element.is_float:
+        return False
+    return element.bits == 64 or (element.bits == 32 and element is type)
 
 
 def _dtype(type: Type) -> Optional[np.dtype]:

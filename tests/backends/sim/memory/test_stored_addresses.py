@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -93,6 +96,33 @@ def test_an_address_as_a_number(target):
     x, out = torch.arange(4.0), torch.zeros(1)
     at_number[(1,)](x.data_ptr(), out, target=target)
     assert out.item() == 2
+
+
+LOW = """
+import mmap
+low = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40)  # below 2 GiB
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+@gluon.jit
+def at_number(address, out):
+    gl.store(out, gl.load(gl.cast(address.to(gl.int64), gl.pointer_type(gl.float32)) + 2))
+
+x, out = np.frombuffer(low, np.float32), np.zeros(1, np.float32)
+x[2] = 7
+at_number[(1,)](x.ctypes.data, out, target="sim:sm_90")
+print(x.ctypes.data < 1 << 31, out[0])
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="maps memory below 2 GiB")
+def test_an_address_of_32_bits(tmp_path):
+    (tmp_path / "script.py").write_text(LOW)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "True 7.0\n", done.stderr
 
 
 def test_races_in_memory_behind_pointers_are_reported():
