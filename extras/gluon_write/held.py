@@ -37,6 +37,8 @@ from gluon_write.syntax import mentions, nodes_in, operands_of, stores
 __all__ = ["Operands", "held"]
 
 _PRODUCT = "warpgroup_mma"
+# Line of a loop, text of an operand, and whether it is the first one of `warpgroup_mma`.
+_Key = tuple[int, str, bool]
 _SPARE = 4096  # bytes of shared memory for conversions of vectors in a loop
 
 
@@ -88,31 +90,33 @@ class Operands(Form):
         if not self.space:
             return None
         taken = set(re.findall(r"\w+", self.source))
-        names: dict[tuple[int, str], str] = {}  # line of a loop, and text of an operand
-        shapes: dict[tuple[int, str], Any] = {}  # of the products that it was converted for
-        stored: set[tuple[int, str]] = set()  # of those that shared memory holds
+        names: dict[_Key, str] = {}
+        shapes: dict[_Key, Any] = {}  # of the products that it was converted for
+        stored: set[_Key] = set()  # of those that shared memory holds
         edits: list[tuple[ast.expr, str]] = []
         for operand, loop, product in self._operands(self.tree, []):
             text, shape = self.before_loop(operand, loop), self._shapes(product)
-            before = [(one.lineno, text) for one in self._loops_before(loop, mentions(operand))]
+            first = self._is_first(operand, product)
+            others = self._loops_before(loop, mentions(operand))
+            before = [(one.lineno, text, first) for one in others]
             alike = [key for key in before if shape and shapes.get(key) == shape]
-            key = alike[0] if alike else (loop.lineno, text)
+            key = alike[0] if alike else (loop.lineno, text, first)
             if key not in names:
                 parts = (n for n in nodes_in(operand) if isinstance(n, ast.Name))
-                first = next(part.id for part in parts if self._is_tensor(part))
-                names[key] = free_name(f"{first}_operand", taken)
+                word = next(part.id for part in parts if self._is_tensor(part))
+                names[key] = free_name(f"{word}_operand", taken)
                 shapes[key] = shape
-                if self._fits(operand, product):
+                if first and self._fits(operand):
                     stored.add(key)
             edits.append((operand, names[key]))
         if not edits:
             return None
         lines = edited(self.source, edits).splitlines()
-        for (line, text), name in sorted(names.items(), reverse=True):
+        for (line, text, first), name in sorted(names.items(), reverse=True):
             indent = re.match(r"\s*", lines[line - 1])
             assert indent is not None
             new = [f"{name} = {self.space}.convert_layout({text})"]
-            if (line, text) in stored:
+            if (line, text, first) in stored:
                 plain = text.isidentifier()
                 value = text if plain else name
                 words = f"{value}.dtype, {value}.shape, value={value}"
@@ -124,12 +128,16 @@ class Operands(Form):
             lines[line - 1 : line - 1] = [indent[0] + one for one in new]
         return "\n".join(lines) + "\n"
 
-    def _fits(self, operand: ast.expr, product: ast.Call) -> bool:
-        """Return True, and take the room, if an operand is one that the unit may read from shared memory."""
-        called, place = self.called(product), place_of(operand, self.number)
+    def _is_first(self, operand: ast.expr, product: ast.Call) -> bool:
+        """Return True for an operand that the unit may read from registers or shared memory."""
+        called = self.called(product)
         name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
-        first = operand is operands_of(product)[0]
-        if not first or place is None or name.rpartition(".")[2] != _PRODUCT:
+        return operand is operands_of(product)[0] and name.rpartition(".")[2] == _PRODUCT
+
+    def _fits(self, operand: ast.expr) -> bool:
+        """Return True, and take the room, if shared memory can hold an operand."""
+        place = place_of(operand, self.number)
+        if place is None:
             return False
         value = self.drawn.returned[place][-1].type
         size = math.prod(value.dims) * value.element.bits // 8

@@ -47,6 +47,30 @@ def test_units_read_kept_operands_from_shared_memory(chosen_sources):
 
 
 @gluon.jit(layouts="auto")
+def on_both_sides(x, w, out, K, B: gl.constexpr):
+    rows, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    kept = gl.load(x + rows * B + lane)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        tile = gl.load(w + (k + rows) * B + lane)
+        score = gl.portable.mma(kept, tile, gl.zeros([B, B], gl.float32)).to(kept.dtype)
+        acc = gl.portable.mma(score.T, kept, acc)
+    gl.store(out + rows * B + lane, acc)
+
+
+def test_an_operand_on_both_sides_is_kept_for_each():
+    """Shared memory holds it as a first operand alone."""
+    rng = np.random.default_rng(5)
+    x, w = (rng.standard_normal((n, 64)).astype(np.float16) for n in (64, 128))
+    out = np.zeros((64, 64), np.float32)
+    on_both_sides[(1,)](x, w, out, 128, 64, num_warps=4, num_stages=3, target="sim:hopper")
+    scores = [(x.astype(np.float32) @ tile).astype(np.float16).T for tile in (w[:64], w[64:])]
+    assert np.allclose(
+        out, sum(scores).astype(np.float32) @ x.astype(np.float32), rtol=1e-2, atol=1
+    )
+
+
+@gluon.jit(layouts="auto")
 def cast_in_steps(p, w, out, K, B: gl.constexpr):
     """Multiply by a tensor that each step casts to the dtype of the tile it loads."""
     rows, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
