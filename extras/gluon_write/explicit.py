@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copy
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +23,7 @@ from gluon_write.converted_operands import converted_operands, through_buffers
 from gluon_write.dependent import awaiting, waits
 from gluon_write.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.first_products import with_first_products
+from gluon_write.form import with_text
 from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
@@ -37,6 +37,7 @@ from gluon_write.load_order import ordered
 from gluon_write.loads_ahead import loaded_ahead
 from gluon_write.moving_bases import with_moving_bases
 from gluon_write.operand_buffers import with_operand_buffers
+from gluon_write.original_places import at_original_places, original_of
 from gluon_write.partition_choice import FewerWarps, in_partitions
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
@@ -535,13 +536,14 @@ def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:
     scope |= {name: _triton.constexpr(layout) for layout, name in edits.names.items()}
     scope |= {called.name: _copy(called, graph) for called in edits.calls.values()}
     tidied_tree(tree.body[0], space, scope)
+    at_original_places(tree, fn)
     return tree, scope
 
 
 def _copy(edits: Edits, graph: Graph) -> Any:
     """Return a function that compiles to the explicit form of another one."""
     tree, scope = _explicit(edits, graph)
-    own: Any = copy.copy(edits.fn)
+    own: Any = with_text(edits.fn, original_of(edits.fn))
     own.__qualname__ = edits.name  # modules name functions by it
     own.parse = lambda: tree
     own.get_capture_scope = lambda: scope

@@ -24,6 +24,7 @@ __all__ = [
     "one_line",
     "renamed",
     "rewritten",
+    "with_text",
 ]
 
 _WEAK = (ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda)  # bind less than a comparison
@@ -161,13 +162,20 @@ def changed_copy(
     if _parameters(text) != _parameters(fn.src):
         done[number] = function_of(text, fn.__name__, scope | {**called, **more})
     elif called or number in texts:
-        own: Any = copy.copy(fn)
-        own._unsafe_update_src(text)
+        own: Any = with_text(fn, text)
         scope |= {**called, **more} if number in texts else called
         own.get_capture_scope = lambda: scope
         own.changed = True
         done[number] = own
     return done[number]
+
+
+def with_text(fn: Any, text: str) -> Any:
+    """Return a copy of a function with another text, which keeps its first source."""
+    own: Any = copy.copy(fn)
+    own.original = getattr(fn, "original", fn.src)
+    own._unsafe_update_src(text)
+    return own
 
 
 @lru_cache(maxsize=1 << 8)

@@ -12,14 +12,21 @@ it. The text of the rest stays.
 from __future__ import annotations
 
 import ast
-import copy
 import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.flat import Around, around, lines_of, room_of
-from gluon_write.form import Form, bounds_of, factor, free_name, one_line, renamed
+from gluon_write.form import (
+    Form,
+    bounds_of,
+    factor,
+    free_name,
+    one_line,
+    renamed,
+    with_text,
+)
 from gluon_write.loops import falling, orders_memory, viewed
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import mentions, nodes_in
@@ -63,9 +70,7 @@ def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False, room: 
     text = _Stager(fn, drawn, transposes).text(stages, room)
     if text is None:
         return fn
-    own: Any = copy.copy(fn)
-    own._unsafe_update_src(text)
-    return own
+    return with_text(fn, text)
 
 
 class _Stager(Form):

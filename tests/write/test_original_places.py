@@ -1,0 +1,56 @@
+"""Reports on a kernel whose loops are changed name the lines of its source."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_core.errors import GluonError
+
+pytestmark = pytest.mark.once
+
+
+@gluon.jit(layouts="auto")
+def gemm(a, b, c, N, K, B: gl.constexpr):
+    rows, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        x = gl.load(a + rows * K + k + lane)
+        y = gl.load(
+            b + (k + rows) * N + lane,
+        )
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows * N + lane, acc)
+
+
+@gluon.jit(layouts="auto")
+def norm(x, y, n, B: gl.constexpr):
+    lane = gl.arange(0, B)
+    acc = gl.zeros([B], gl.float32)
+    for s in range(0, n, B):
+        v = gl.load(x + s + lane, mask=s + lane < n, other=0.0)
+        acc += v * v
+    total = gl.sum(acc, 0)
+    for s in range(0, n, B):
+        v = gl.load(x + s + lane, mask=s + lane < n, other=0.0)
+        gl.store(y + s + lane, v / total, mask=s + lane < n)
+
+
+@pytest.mark.parametrize(
+    "kernel, sizes, word",
+    [
+        (gemm, (4096, 4000, 4096), "y = gl.load("), (gemm, (4096, 4096, 4000), "gl.store("),
+        (norm, (4096, 4000), "gl.store("), (norm, (4000, 4096), "v = gl.load("),
+    ],
+)  # fmt: skip
+def test_the_line_is_that_of_the_source(kernel, sizes, word):
+    dtypes = (np.float16, np.float16, np.float32) if kernel is gemm else (np.float32,) * 2
+    arrays = [np.ones(size, dtype) for size, dtype in zip(sizes, dtypes)]
+    sizes = (64, 64, 64) if kernel is gemm else (4096, 1024)
+    with pytest.raises(GluonError) as caught:
+        kernel[(1,)](*arrays, *sizes, target="sim:hopper")
+    lines, first = inspect.getsourcelines(kernel.fn)
+    known = [first + index for index, line in enumerate(lines) if word in line]
+    assert caught.value.span.line in known and word in caught.value.span.text
