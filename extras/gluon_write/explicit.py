@@ -114,7 +114,14 @@ def chosen_for(
 
     try:
         fn, drawn = prepared(fn, traced, target, int(options.num_warps))
-        graph, solution = _finished(fn, drawn, traced, target, options, fewer)
+        try:
+            graph, solution = _finished(fn, drawn, traced, target, options, fewer)
+        except (GluonError, SyntaxError) as error:  # of a changed text, or of the kernel
+            chosen = _as_written(fn, drawn, target, options)
+            if not np.isfinite(chosen.solution.price):
+                raise of_solution(fn, chosen.solution) from error
+            _warn(fn, f"its loops stay as they are, for a changed one is wrong: {error}")
+            graph, solution = chosen.graph, chosen.solution
         graph.dependent = waits(graph.jits) and not waits(drawn.jits)
         return graph, solution
     except FewerWarps as other:
@@ -448,12 +455,21 @@ def _solved(
     Raises:
         LayoutError: two ops demand different layouts of one value.
     """
-    warps = int(options.num_warps)
     room = target.architecture.limits.shared_memory
     for written in (partial(held, room=room), with_operand_buffers):
         other = written(fn, drawn)
         if other is not fn:
             fn, drawn = other, traced(other)
+    return _as_written(fn, drawn, target, options)
+
+
+def _as_written(fn: Any, drawn: Sketch, target: Target, options: Any) -> _Chosen:
+    """Return the unknown layouts of a traced kernel as it is, and the best choice.
+
+    Raises:
+        LayoutError: two ops demand different layouts of one value.
+    """
+    warps = int(options.num_warps)
     graph = build(drawn, target.warp_size, warps)
     several = any(one.conflict is not None for one in graph.unknowns)
     if several:  # products of different depths share an accumulator: each gets it in its own layout
@@ -517,12 +533,17 @@ def explicit(
     """
     graph, solution = chosen_for(fn, signature, constexprs, attrs, target, options)
     if not solution.exact:
-        note = f"{fn.__name__}: {solution.words()}"
-        code = fn.fn.__code__
-        warnings.warn_explicit(note, KernelWarning, code.co_filename, code.co_firstlineno)
+        _warn(fn, solution.words())
     chosen = {"num_warps": graph.warps, "asked_warps": int(options.num_warps)}
     chosen |= {"launch_pdl": True} if graph.dependent else {}
     return *_explicit(edits_of(graph, solution), graph), chosen
+
+
+def _warn(fn: Any, note: str) -> None:
+    code = fn.fn.__code__
+    warnings.warn_explicit(
+        f"{fn.__name__}: {note}", KernelWarning, code.co_filename, code.co_firstlineno
+    )
 
 
 def _explicit(edits: Edits, graph: Graph) -> tuple[Any, dict[str, Any]]:

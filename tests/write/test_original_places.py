@@ -7,7 +7,8 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import GluonError
+from gluon_core.errors import GluonError, KernelWarning
+from gluon_write.form import with_text
 
 pytestmark = pytest.mark.once
 
@@ -54,3 +55,21 @@ def test_the_line_is_that_of_the_source(kernel, sizes, word):
     lines, first = inspect.getsourcelines(kernel.fn)
     known = [first + index for index, line in enumerate(lines) if word in line]
     assert caught.value.span.line in known and word in caught.value.span.text
+
+
+@pytest.mark.parametrize(
+    "text, warps",
+    [("def gemm(a):\n  x = (\n", 1), ("def gemm(a, b, c, N, K, B):\n    gl.store(d)\n", 2)],
+)
+def test_a_kernel_stays_as_it_is_where_a_changed_one_is_wrong(text, warps, monkeypatch):
+    """A mistake of a pass costs time, and no result."""
+    a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float16)
+    c = np.zeros((64, 64), np.float32)
+
+    def wrong(fn, *args, **kwargs):
+        return with_text(fn, text)
+
+    monkeypatch.setattr("gluon_write.explicit.prefetched", wrong)
+    with pytest.warns(KernelWarning, match="gemm: its loops stay as they are"):
+        gemm[(1,)](a, b, c, 64, 64, 64, num_warps=warps, target="sim:hopper")
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-2)
