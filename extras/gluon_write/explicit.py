@@ -390,7 +390,8 @@ def _again(
     """Return layouts of a kernel that computes again the vectors which a solution converts; None of none."""
     edits = edits_of(chosen.graph, solution)
     places = [p for one in edits.all() for p in one.conversions if p not in chosen.loads]
-    again = recomputed(chosen.fn, chosen.drawn, places)
+    threads = int(options.num_warps) * target.warp_size
+    again = recomputed(chosen.fn, chosen.drawn, places, threads)
     return None if again is chosen.fn else _solved(again, traced(again), traced, target, options)
 
 
@@ -416,7 +417,7 @@ def _ahead(
             lines = lines_of(build(drawn, target.warp_size, warps))
         yield prefetched(fn, drawn, stages, target.has, warps, room, lines=lines)
         narrow = _narrow(build(drawn, target.warp_size, warps))
-        moved = with_moving_bases(fn, drawn, narrow)
+        moved = with_moving_bases(fn, drawn, narrow, warps * target.warp_size)
         if moved is not fn:
             own = traced(moved)
             rest = _narrow(build(own, target.warp_size, warps))

@@ -471,6 +471,7 @@ def build(
         one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
         layout = value.type.layout
         around = key[1] if key[0] == "mma" else key[0]
+        one.compiled &= work.strides.compiled(key[0], value)
         one.warps = next((drawn.warps[c] for c in around if c in drawn.warps), warps)
         if isinstance(value.type, MemDescType):
             one.first, one.bits = layout, bits

@@ -16,6 +16,7 @@ from gluon_write.inline import makers_inlined, makes, steps_inlined
 from gluon_write.kept_rows import with_kept_rows
 from gluon_write.methods import methods_called
 from gluon_write.named_operands import with_named_operands
+from gluon_write.own_names import with_own_names
 from gluon_write.packed_rows import with_packed_rows
 from gluon_write.per_call import per_call
 from gluon_write.quotients import divided_once
@@ -55,7 +56,7 @@ def prepared(
     fn, drawn = taken_in_loops(fn, drawn, traced)
     kept = partial(with_kept_rows, threads=warps * target.warp_size)
     for written in (
-        divided_once, gathered_along_first, with_named_operands, with_packed_rows, kept,
+        with_own_names, divided_once, gathered_along_first, with_named_operands, with_packed_rows, kept,
         in_whole_steps, with_relaxed_sums,
     ):  # fmt: skip
         whole = written(fn, drawn)

@@ -78,6 +78,7 @@ _NVIDIA_LANES = 5  # bits of a lane; AMD's price of a line is not measured
 _WIDEST = 128
 _LONGEST_RUN = 16  # elements of the widest access
 LEAST_COPY_BITS = 32
+_THREADS = "lane", "warp", "block"
 _MOST_REGISTERS = 128  # of a thread for one tensor; more are spilled
 
 
@@ -237,6 +238,9 @@ def price(
     computed = registers
     if unknown.run > 1:
         computed //= _run(layout, unknown.shape, unknown.run)
+    bases = _bases(layout, unknown.shape)
+    if unknown.compiled and not any(any(row) for part in _THREADS for row in bases.get(part, ())):
+        computed = 0
     total = float(warps * computed * (1 + unknown.steps))
     words = registers * max(unknown.bits, 32) // 32
     if words > _MOST_REGISTERS:
@@ -367,12 +371,15 @@ def crosses_warps(
 
 
 def _stays_in_warp(before: _Facts, after: _Facts) -> bool:
-    """Return True if each warp has all the elements that it gets."""
-    parts = ((before.warps, after.warps), (before.blocks, after.blocks))
-    if any(len(one) != len(other) for one, other in parts):
+    """Return True if a compiler sees that each warp has all the elements that it gets.
+
+    Triton takes a warp for its own source alone where both layouts name its part alike. Warps that all hold
+    a vector store it to shared memory, and each loads its part: on an H200 three scans of 128 elements took 1.34 of the time
+    with such conversions between them.
+    """
+    if before.warps != after.warps or before.blocks != after.blocks:
         return False
-    moved = [row ^ other for pair in parts for row, other in zip(*pair)]
-    return _spans(before.of_warp, (*moved, *after.registers, *after.lanes))
+    return _spans(before.of_warp, (*after.registers, *after.lanes))
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) -> list[str]:

@@ -12,6 +12,11 @@ a loop moves on gets a twin that the loop moves on, too:
         y = gl.load(b_ptr + columns_2[:, None])
         columns_2 += BK
         columns += BK
+
+A vector of at most one element for each thread is loaded again, too, where it was loaded before:
+
+    x_again = gl.load(x_ptr + gl.arange(0, N))
+    x = gl.load(x_ptr + gl.arange(0, N))
 """
 
 from __future__ import annotations
@@ -28,16 +33,17 @@ from gluon_write.syntax import nodes_in
 __all__ = ["Definitions", "recomputed"]
 
 _MOST_DEEP = 8
+_PLAIN_LOAD = 3  # arguments: pointer, mask and other
 
 
-def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place]) -> Any:
+def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place], threads: int) -> Any:
     """Return a kernel that computes index vectors again instead of converting them, or the kernel.
 
     Args:
-        drawn: the traced kernel. conversions: places of the expressions that would be converted.
+        drawn: the traced kernel. conversions: places of the expressions that would be converted. threads: of a program.
     """
     texts: dict[int, str] = {}
-    forms = [_Function(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+    forms = [_Function(jit, number, drawn, threads) for number, jit in enumerate(drawn.jits)]
     wanted = set(conversions)
     for form in forms:
         form.others = forms
@@ -213,8 +219,9 @@ class _Function(Definitions):
         carried: edits around loops that move vectors on.
     """
 
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
+    def __init__(self, fn: Any, number: int, drawn: Sketch, threads: int):
         super().__init__(fn, number, drawn)
+        self.threads = threads
         self.carried: dict[ast.expr, str] = {}
         self.loaded: list[Any] = []  # vectors whose addresses are written again
         self.twins: dict[tuple[str, int], str] = {}
@@ -238,9 +245,42 @@ class _Function(Definitions):
         call = definition.value if definition is not None else None
         if self._rank(name) != 1 or call in self.loaded or self.called(call) is not language.load:
             return {}
-        assert isinstance(call, ast.Call)
+        assert isinstance(call, ast.Call) and definition is not None
         self.loaded.append(call)
-        return self.vectors(call)
+        return self.vectors(call) or self._loaded_again(name, call, definition)
+
+    def _loaded_again(
+        self, name: ast.Name, call: ast.Call, definition: ast.Assign
+    ) -> dict[ast.expr, str]:
+        """Return the name of a second vector that is loaded with the first, in place of a name; nothing where that cannot be.
+
+        Vectors of more elements than threads would take more of the caches than a conversion takes of shared memory.
+        """
+        place = place_of(call, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        small = all(value.type.dims[0] <= self.threads for value in values)
+        words = {word.arg for word in call.keywords}
+        if not small or not words <= {"mask", "other"} or len(call.args) > _PLAIN_LOAD:
+            return {}
+        if not self._begins_line(definition):
+            return {}
+        key = name.id, id(call)
+        if key not in self.twins:
+            own = [self.again(arg, call, None, _MOST_DEEP) for arg in call.args]
+            own += [self.again(word.value, call, None, _MOST_DEEP) for word in call.keywords]
+            if None in own:
+                return {}
+            count = len(call.args)
+            listed = [*own[:count], *(f"{w.arg}={t}" for w, t in zip(call.keywords, own[count:]))]
+            self.twins[key] = free_name(f"{name.id}_again", self.taken)
+            text = f"{self.text_of(call.func)}({', '.join(map(str, listed))})"
+            self._insert(definition, f"{self.twins[key]} = {text}")
+        return {name: self.twins[key]}
+
+    def _begins_line(self, statement: ast.stmt) -> bool:
+        """Return True for a statement of one line, which begins it."""
+        line = self.source.splitlines()[statement.lineno - 1].encode()[: statement.col_offset]
+        return statement.lineno == statement.end_lineno and not line.strip()
 
     def again(
         self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt], deep: int
@@ -288,9 +328,7 @@ class _Function(Definitions):
     def _named(self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt]) -> Optional[str]:
         """Return a name for a scalar that a load gives, which the statement `since` evaluates."""
         loads = any(self.called(part) is language.load for part in nodes_in(node))
-        if since is None or not loads or since.lineno != since.end_lineno:
-            return None
-        if self.source.splitlines()[since.lineno - 1].encode()[: since.col_offset].strip():
+        if since is None or not loads or not self._begins_line(since):
             return None
         if not self._encloses(self._loop(since), use):
             return None

@@ -32,6 +32,7 @@ class Strides:
         # `_ALIGNED` of them are all.
         self._runs: dict[tuple[Any, int], tuple[int, ...]] = {}
         self._constants: dict[int, int] = {}
+        self._compiled: set[tuple[Any, int]] = set()  # values that a compiler computes
         # A divisor of all elements, and for each dimension one of the first of as many neighbours.
         self._multiples: dict[tuple[Any, int], tuple[int, tuple[int, ...]]] = {}
         self._origins: dict[
@@ -46,11 +47,17 @@ class Strides:
         """Note the value that a function returns as a result of its call."""
         self.across(context, result, inner, value)
         self._origins[(context, id(result.resolve()))] = inner, value
+        self._hand_on(context, result, inner, value)
 
     def passed(self, inner: Any, parameter: Any, context: Any, value: Any) -> None:
         """Note the value that a call passes for a parameter."""
         self.across(inner, parameter, context, value)
         self._origins[(inner, id(parameter.resolve()))] = context, value
+        self._hand_on(inner, parameter, context, value)
+
+    def _hand_on(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
+        if self.compiled(outer, source):
+            self._compiled.add((inner, id(value.resolve())))
 
     def across(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
         known = self._steps.get((outer, id(source.resolve())))
@@ -66,6 +73,10 @@ class Strides:
     def of(self, context: Any, value: Any, rank: int) -> Steps:
         """Return the steps of a value of `rank` dimensions."""
         return self._steps.get((context, id(value.resolve())), (None,) * rank)
+
+    def compiled(self, context: Any, value: Any) -> bool:
+        """Return True for an index or a mask that follows from numbers of the program alone."""
+        return (context, id(value.resolve())) in self._compiled
 
     # -- alignment ------------------------------------------------------------------------------
 
@@ -184,6 +195,10 @@ class Strides:
         if op.name == "constant" and not op.results[0].type.dims:
             if isinstance(op.args[0], int):
                 self._constants[id(op.results[0])] = op.args[0]
+        operands = list(op.operands())
+        known = operands and not op.regions and all(self.compiled(context, v) for v in operands)
+        if known or op.name in ("make_range", "constant"):
+            self._compiled.add((context, id(op.results[0].resolve())))
         self._note_steps(op, context)
         self._note_multiple(op, context)
         self._heed(op.results[0], context)

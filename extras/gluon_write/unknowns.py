@@ -76,6 +76,7 @@ class Unknown:
         first: of a buffer, the layout with which the kernel was traced; None of tensors.
         warps: over which a tensor is spread: those of the program, or of a partition.
         run: of an index vector, how many neighbours an access moves together at most: it takes the first index.
+        compiled: all its values follow from numbers of the program, as `gl.arange(0, 4) == 2` does.
     """
 
     number: int
@@ -96,6 +97,7 @@ class Unknown:
     first: Optional[SharedLayout] = None
     warps: int = 0
     run: int = 1
+    compiled: bool = True
 
     @property
     def demanded_by(self) -> str:

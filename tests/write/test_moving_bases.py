@@ -59,6 +59,14 @@ def test_rows_that_begin_anywhere(target, chosen_sources):
         assert f"{name} += " not in chosen_sources[0]
 
 
+def test_few_pointers_stay(chosen_sources):
+    a, b = np.ones((16, 147), np.float16), np.ones((147, 41), np.float16)
+    c, sizes = np.zeros((16, 41), np.float32), {"BM": 16, "BN": 32, "BK": 16, "PARTS": 1}
+    split[(1, 2, 1)](a, b, c, 16, 41, 147, *sizes.values(), num_stages=3, target="sim:sm_90")
+    assert (c == 147).all()
+    assert "left_ahead += BK" in chosen_sources[0] and "_base" not in chosen_sources[0]
+
+
 def test_pointers_that_are_read_behind_the_loop_stay(chosen_sources):
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((64, 75)).astype(np.float16), rng.standard_normal((75, 75))

@@ -1,4 +1,4 @@
-"""Prices of instructions that a layout repeats: those of sines, and of the rows and the columns of a tile."""
+"""Prices of instructions that a layout repeats or saves, and of conversions of what all warps hold."""
 
 import re
 
@@ -50,3 +50,42 @@ def test_a_thread_computes_few_sines():
     constants = {"B": 16, "N": 128}
     compiled = gluon.compile(rotated, target="sm_90", signature=signature, constexprs=constants)
     assert len(re.findall(r"convert_layout .*tensor<16x?1?xf32", compiled.asm["ttgir"])) == 1
+
+
+@gluon.jit(layouts="auto")
+def scanned(x, y, z, N: gl.constexpr):
+    i = gl.arange(0, N)
+    values = gl.load(x + i)
+    gl.store(y + i, gl.cumsum(values, 0))
+    gl.store(z + i, gl.cumsum(values, 0, reverse=True) + gl.cumprod(values, 0))
+
+
+def test_warps_do_not_repeat_a_scan():
+    """Each warp would have all of 128 elements, and store them to shared memory for the others."""
+    signature = {name: "*fp32:16" for name in ("x", "y", "z")}
+    text = gluon.compile(scanned, target="sm_90", signature=signature, constexprs={"N": 128})
+    assert "convert_layout" not in text.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def filtered(x, weight, y, T, D: gl.constexpr, W: gl.constexpr, BT: gl.constexpr, BW: gl.constexpr):
+    time, channel, tap = gl.arange(0, BT), gl.arange(0, D), gl.arange(0, BW)
+    known = (tap < W)[None, :]
+    taps = gl.load(weight + channel[:, None] * W + tap[None, :], mask=known, other=0.0)
+    acc = gl.zeros([BT, D], gl.float32)
+    for w in gl.static_range(W):
+        row = time[:, None] + w - W + 1
+        inside = (row >= 0) & (row < T)
+        part = gl.load(x + row * D + channel[None, :], mask=inside, other=0.0)
+        near = (tap - w) * (tap - w)
+        falling = ((9 - near) * (16 - near) * (25 - near)).to(gl.float32)
+        acc += part * gl.sum(taps * falling[None, :], 1)[None, :]
+    gl.store(y + time[:, None] * D + channel[None, :], acc, mask=(time < T)[:, None])
+
+
+def test_a_thread_has_all_of_a_vector_that_a_compiler_computes():
+    """Numbers for four taps cost nothing where each is a register, and the sums need no exchange."""
+    signature = {"x": "*fp32:16", "weight": "*fp32:16", "y": "*fp32:16", "T": "i32"}
+    sizes = {"D": 16, "W": 3, "BT": 8, "BW": 4}
+    text = gluon.compile(filtered, target="sm_90", signature=signature, constexprs=sizes)
+    assert "sizePerThread = [1, 4], threadsPerWarp = [32, 1]" in text.asm["ttgir"]

@@ -1,0 +1,33 @@
+"""Tiles that a step loads into one name, one after the other, are copied ahead all the same."""
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+pytestmark = pytest.mark.once
+
+
+@gluon.jit(layouts="auto")
+def two_products(a, b, c, K, B: gl.constexpr):
+    """Add the products of two halves of the rows, whose tiles have one name."""
+    row, step = gl.arange(0, B), gl.arange(0, B)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        y = gl.load(b + (k + step)[:, None] * B + row[None, :])
+        x = gl.load(a + row[:, None] * K + (k + step)[None, :])
+        acc = gl.portable.mma(x, y, acc)
+        x = gl.load(a + (row + B)[:, None] * K + (k + step)[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + row[:, None] * B + row[None, :], acc)
+
+
+def test_each_tile_is_copied(chosen_sources):
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-3, 4, size).astype(np.float16) for size in ((32, 64), (64, 16)))
+    c = np.zeros((16, 16), np.float32)
+    two_products[(1,)](a, b, c, 64, 16, num_stages=3, target="sim:sm_90")
+    whole = a.astype(np.float32).reshape(2, 16, 64).sum(0)
+    assert np.array_equal(c, whole @ b.astype(np.float32))
+    assert "x_2_ring" in chosen_sources[0] and "x_ring" in chosen_sources[0]
