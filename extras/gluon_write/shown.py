@@ -55,13 +55,14 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
     names, around = _names(tree, line), _function_at(tree, line)
     chosen: list[Chosen] = []
     known: set[str] = set()
+    written = {node.id for node in nodes_in(tree) if isinstance(node, ast.Name)}
     launched = forms(file, registry().target(target), None, {}, {})
     inside = around in [form.name for form in launched]  # else a function that kernels call
     for form in launched:
         fn: Any = form.source.fn
         if getattr(fn, "layouts", None) and (form.name == around or not inside):
             on = registry().target(target)
-            chosen += [c for c in _of_kernel(form, on, known) if c.name in names]
+            chosen += [c for c in _of_kernel(form, on, written, known) if c.name in names]
     if not known:
         raise UsageError(
             'the file launches no kernel with layouts="auto"', argument="LAYOUT", got=file
@@ -111,7 +112,17 @@ def _first_lines(tree: ast.Module, names: Collection[str]) -> list[str]:
     return [f"{name} (line {line})" for name, line in lines.items()] or sorted(names)
 
 
-def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
+def _own(name: str, written: Collection[str]) -> str:
+    """Return the name in the source of a value of a changed kernel: `x` of `x_ring`."""
+    while name not in written and "_" in name:
+        name = name.rpartition("_")[0]
+    return name
+
+
+def _of_kernel(
+    form: Any, target: Target, written: Collection[str], known: set[str]
+) -> list[Chosen]:
+    """Return the layouts of a kernel's values by their names in the source, and add the names to `known`."""
     source, options = form.source, registry().backend(target.backend).compiler
     graph, solution = chosen_for(
         source.fn, source.signature, source.constants, source.attrs, target,
@@ -119,7 +130,8 @@ def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
     )  # fmt: skip
     layouts = []
     for one in graph.unknowns:
-        layout = solution.chosen[one.number]
+        layout: Any = solution.chosen[one.number]
+        shape = one.shape[-layout.rank :] if isinstance(layout, SharedLayout) else one.shape
         notes = [f"demanded by {one.demanded_by}"] if one.fixed is not None else []
         if not notes and not isinstance(layout, SharedLayout):
             notes = reasons(layout, one, graph.jits)
@@ -130,6 +142,8 @@ def _of_kernel(form: Any, target: Target, known: set[str]) -> list[Chosen]:
         if not solution.exact:
             notes.append(solution.words())
         for name in filter(str.isidentifier, one.names):
-            known.add(name)
-            layouts.append(Chosen(form.name, name, layout, one.shape, one.bits, notes))
+            own = _own(name, written)
+            known.add(own)
+            held = [] if own == name else [f"as {name}"]
+            layouts.append(Chosen(form.name, own, layout, shape, one.bits, held + notes))
     return layouts

@@ -87,3 +87,30 @@ def test_a_line_shows_the_values_of_its_own_kernel(tmp_path):
     result = call(f"{path}:{line}", "--target", "sm_90")
     assert result.exit_code == 0, result.output
     assert "value of other: " in result.stdout and "of doubled" not in result.stdout
+
+
+PRODUCT = """
+@gluon.jit(layouts="auto")
+def product(a, b, c, K, B: gl.constexpr):
+    row, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        x = gl.load(a + row * K + k + lane)
+        acc = gl.portable.mma(x, gl.load(b + (k + row) * B + lane), acc)
+    gl.store(c + row * B + lane, acc)
+
+
+product[(1,)](*np.ones((2, 4096), np.float16), np.ones(4096, np.float32), 64, 64)
+"""
+
+
+def test_a_tile_is_shown_by_its_own_name(tmp_path):
+    """A ring of buffers holds it, of which one is shown."""
+    path = tmp_path / "product.py"
+    path.write_text(KERNEL.partition("\n\n\n@")[0] + "\n\n" + PRODUCT)
+    line = next(i for i, t in enumerate(path.read_text().splitlines(), 1) if " x = " in t)
+    result = call(f"{path}:{line}:x", "--target", "sm_90")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("x of product: NVMMASharedLayout(")
+    assert "\n  as x_ring\n" in result.stdout
+    assert "for a tensor of shape [64, 64]:\n  offset (4096): " in result.stdout
