@@ -24,6 +24,7 @@ from gluon_write.dependent import awaiting, waits
 from gluon_write.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.first_products import with_first_products
 from gluon_write.form import with_text
+from gluon_write.gathered import with_gathered_bases
 from gluon_write.graph import build
 from gluon_write.guard import guarded
 from gluon_write.held import held
@@ -55,6 +56,7 @@ from gluon_write.specialize import specialized
 from gluon_write.stage import staged
 from gluon_write.sums_ahead import summed_ahead
 from gluon_write.tensor_memory import in_tensor_memory
+from gluon_write.thread_sums import summed_by_threads
 from gluon_write.tidy import tidied_tree
 from gluon_write.tiles_ahead import tiles_ahead
 from gluon_write.tiles_of_pointers import (
@@ -214,9 +216,11 @@ def _loading_ahead(
     threads = int(options.num_warps) * target.warp_size
     forms = (
         (partial(loaded_ahead, traced), _aligned),
+        (summed_by_threads, vector_of),
         (summed_ahead, vector_of),
         (reduced_ahead, vector_of),
         (ordered, vector_of),
+        (with_gathered_bases, vector_of),
     )
     for written, run_of in forms:
         runs = {
@@ -229,7 +233,8 @@ def _loading_ahead(
             other = written(chosen.fn, chosen.drawn, threads, runs)
             if other is not chosen.fn:
                 solved = _solved(other, traced(other), traced, target, options)
-                chosen = solved if np.isfinite(solved.solution.price) else chosen
+                least = chosen.solution.price if written is summed_by_threads else np.inf
+                chosen = solved if solved.solution.price < least else chosen
     return chosen
 
 

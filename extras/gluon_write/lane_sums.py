@@ -29,7 +29,7 @@ from gluon_write.form import Form, factor, free_name, rewritten
 from gluon_write.sketch import Sketch, place_of
 from gluon_write.syntax import argument, mentions, nodes_in, stores
 
-__all__ = ["summed_by_lanes"]
+__all__ = ["LaneSums", "summed_by_lanes"]
 
 _LANES = 4  # that hold a row of a product (PTX 9.7.15)
 _WIDTH = 2  # adjacent elements of each
@@ -45,7 +45,7 @@ def summed_by_lanes(fn: Any, drawn: Sketch, target: Target) -> Any:
     """
     if not target.has("nvidia.wgmma"):
         return fn
-    return rewritten(fn, drawn.jits, lambda jit, number: _Lanes(jit, number, drawn).text())
+    return rewritten(fn, drawn.jits, lambda jit, number: LaneSums(jit, number, drawn).text())
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Sum:
     rows: dict[ast.Call, ast.stmt]
 
 
-class _Lanes(Form):
+class LaneSums(Form):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn)
         self.number, self.drawn = number, drawn
@@ -116,7 +116,7 @@ class _Lanes(Form):
         for statement in loop.body:
             if name not in mentions(statement):
                 continue
-            parts = self._step(name, statement)
+            parts = self.step_of(name, statement)
             if parts is None:
                 return None
             _, added = parts
@@ -128,7 +128,7 @@ class _Lanes(Form):
             rows[call] = home
         return _Sum(name, rows)
 
-    def _step(
+    def step_of(
         self, name: str, statement: ast.stmt
     ) -> Optional[tuple[Optional[ast.expr], Optional[ast.expr]]]:
         """Return factor and addend of `name = name * factor + addend`; None of other statements."""
@@ -185,20 +185,21 @@ class _Lanes(Form):
             return None, None
         return added, home
 
-    def _values(self, node: Any) -> list[Any]:
+    def values_of(self, node: Any) -> list[Any]:
         place = place_of(node, self.number)
         return [value.type for value in (self.drawn.returned.get(place, ()) if place else ())]
 
     def _kind(self, statement: ast.stmt) -> Any:
         """Return the shape and the dtype of the sum that a statement assigns; None where they differ."""
         kinds = {
-            (tuple(t.dims), str(t.element)) for t in self._values(getattr(statement, "value", None))
+            (tuple(t.dims), str(t.element))
+            for t in self.values_of(getattr(statement, "value", None))
         }
         return kinds.pop() if len(kinds) == 1 else None
 
     def _kind_of_rows(self, call: ast.Call) -> Any:
         """Return the shape and the dtype of sums of rows of so many columns that lanes have equal parts."""
-        kinds = {(tuple(t.dims), str(t.element)) for t in self._values(call.args[0])}
+        kinds = {(tuple(t.dims), str(t.element)) for t in self.values_of(call.args[0])}
         if len(kinds) != 1:
             return ()
         shape, kind = kinds.pop()
@@ -236,7 +237,7 @@ class _Lanes(Form):
                         target = self.text_of(statement.targets[0])
                         edits.append((statement, [*new, f"{target} = {texts[calls[0]][1]}"]))
                     continue
-                parts = self._step(one.name, statement)
+                parts = self.step_of(one.name, statement)
                 assert parts is not None
                 factor_of, added = parts
                 text = name if factor_of is None else f"{name} * {self._column(factor_of)}"
@@ -254,7 +255,9 @@ class _Lanes(Form):
         """Return a factor of rows as one of lanes."""
         text = " ".join(self.text_of(node).split())
         return (
-            f"{factor(text)}[:, None]" if any(t.dims for t in self._values(node)) else factor(text)
+            f"{factor(text)}[:, None]"
+            if any(t.dims for t in self.values_of(node))
+            else factor(text)
         )
 
     def _by_lanes(self, call: ast.Call) -> tuple[list[str], str]:

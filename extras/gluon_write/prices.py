@@ -124,7 +124,9 @@ def sectors_of(layout: DistributedLayout, access: Access) -> int:
 def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
     """Return how many aligned parts of memory, of some bytes, one instruction of a warp touches."""
     rank = len(access.shape)
-    steps = [_FAR * (2 * d + 1) if s is None else s for d, s in enumerate(access.strides)]
+    # Neighbours in two dimensions whose distances are not known are in no sector together, either.
+    far = [_FAR * prod(access.shape[:dim]) for dim in range(rank)]
+    steps = [one if step is None else step for one, step in zip(far, access.strides)]
     lanes = _coordinates(_bases(layout, access.shape).get("lane", ()), rank)
     vector = vector_of(layout, access)
     size = max(1, access.bits // 8)

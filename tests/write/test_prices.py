@@ -89,3 +89,23 @@ def test_a_thread_has_all_of_a_vector_that_a_compiler_computes():
     sizes = {"D": 16, "W": 3, "BT": 8, "BW": 4}
     text = gluon.compile(filtered, target="sm_90", signature=signature, constexprs=sizes)
     assert "sizePerThread = [1, 4], threadsPerWarp = [32, 1]" in text.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def resized(x, y, W, OW, scale, BH: gl.constexpr, BW: gl.constexpr):
+    row, column = gl.arange(0, BH), gl.arange(0, BW)
+    top, left = (
+        (row.to(gl.float32) * scale).to(gl.int32),
+        (column.to(gl.float32) * scale).to(gl.int32),
+    )
+    values = gl.load(x + top[:, None] * W + left[None, :])
+    gl.store(y + row[:, None] * OW + column[None, :], values)
+
+
+def test_places_of_a_gather_share_no_sector():
+    """A tile that is gathered along both dimensions is loaded as it is stored."""
+    signature = {"x": "*fp16:16", "y": "*fp16:16", "W": "i32", "OW": "i32", "scale": "fp32"}
+    compiled = gluon.compile(
+        resized, target="sm_90", signature=signature, constexprs={"BH": 8, "BW": 128}
+    )
+    assert "convert_layout" not in compiled.asm["ttgir"]
