@@ -40,10 +40,11 @@ def run(
     env: Optional[Mapping[str, str]] = None,
     timeout: float = 300.0,
     torch: bool = False,
+    path: Sequence[Union[str, Path]] = (),
 ) -> subprocess.CompletedProcess[str]:
     """Run `python words...`, with its output as text: `words` are a file, or -m and a module,
     and their arguments. With `torch`, that is imported already: for programs that would import it
-    first.
+    first. The folders of `path` come before the others that modules are looked for in.
 
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was killed.
@@ -61,6 +62,7 @@ def run(
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("stdout", "stderr")]
         asked = {"words": words, "cwd": str(cwd or os.getcwd()), "env": environment, "files": files}
+        asked["path"] = [str(folder) for folder in path]
         server.stdin.write(json.dumps(asked) + "\n")
         server.stdin.flush()
         pid = int(server.stdout.readline())

@@ -31,6 +31,7 @@ def become(asked: dict) -> None:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    sys.path[1:1] = asked["path"]
 
 
 def execute(words: list[str]) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).parents[2]
@@ -23,15 +25,12 @@ def run_pytest(folder, text, *options):
     """Pytest with our settings over a file of tests, in a process of its own."""
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (folder / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), *options]
-    command += ["-p", "timeout"]
-    path = os.pathsep.join(filter(None, sys.path))
-    return subprocess.run(
-        [*command, "--rootdir", str(folder), "-p", "no:cacheprovider", str(folder)],
+    command = ["-m", "pytest", "-c", ROOT / "pyproject.toml", *options, "-p", "timeout"]
+    return warm.run(
+        [*command, "--rootdir", folder, "-p", "no:cacheprovider", folder],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        path=[entry for entry in sys.path if entry],
         timeout=100,
     )
 
@@ -45,7 +44,7 @@ def test_waits():
 def test_next():
     pass
 
-@pytest.mark.timeout(1.2)
+@pytest.mark.timeout(0.4)
 def test_within_a_library():
     sum(range(10**12))  # keeps signals waiting and the interpreter locked, as a compiler may
 """

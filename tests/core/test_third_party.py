@@ -1,7 +1,7 @@
 """A vendor nobody here knows: installed from its own pyproject, removed, and broken.
 
-Each situation is a fresh interpreter, as it is for a user; the distribution is installed once,
-into a folder of its own, by pip.
+Each situation is a process that has imported nothing of Gluon Core, as it is for a user; the
+distribution is installed once, into a folder of its own, by pip.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "plugin_acme"
@@ -44,22 +46,32 @@ def broken(installed, tmp_path):
 
 
 def seen_from(site):
-    """The environment of an interpreter that sees `site`."""
-    paths = [str(site)] if site else []
-    paths += [str(ROOT), *(str(ROOT / "backends" / v) for v in ("nvidia", "amd", "sim"))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    """Return the folders in which a process that sees `site` finds modules."""
+    return [
+        *([site] if site else []),
+        ROOT,
+        *(ROOT / "backends" / v for v in ("nvidia", "amd", "sim")),
+    ]
 
 
-def run(script, site=None, **environment):
-    """Return the JSON that `script` prints in a fresh interpreter that sees `site`."""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        env={**seen_from(site), **environment},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """`run(script, site)` returns the JSON that a script prints in a process that sees `site`."""
+    path = tmp_path_factory.mktemp("scripts") / "script.py"
+
+    def ran(script, site=None, **environment):
+        path.write_text(script)
+        done = warm.run([path], env={**os.environ, **environment}, path=seen_from(site))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return ran
+
+
+@pytest.fixture(scope="module")
+def without(run):
+    """The report of a process that sees no other plugin."""
+    return run(REPORT)
 
 
 def test_it_is_written_against_the_contract_alone():
@@ -88,22 +100,22 @@ print(json.dumps({
 """
 
 
-def test_it_is_found_and_leaves_the_others_unchanged(installed):
-    without, with_it = run(REPORT), run(REPORT, installed)
+def test_it_is_found_and_leaves_the_others_unchanged(run, without, installed):
+    with_it = run(REPORT, installed)
     assert "acme" not in without["backends"] and "acme" in with_it["backends"]
     assert set(with_it["backends"]) - set(without["backends"]) == {"acme"}
     assert set(with_it["architectures"]) - set(without["architectures"]) == {"acme1"}
     assert set(with_it["loads"]) - set(without["loads"]) == {"acme_load"}
 
 
-def test_broken_it_is_remembered_and_the_others_work(broken):
-    without, with_it = run(REPORT), run(REPORT, broken)
+def test_broken_it_is_remembered_and_the_others_work(run, without, broken):
+    with_it = run(REPORT, broken)
     assert with_it["failures"] == sorted([*without["failures"], "acme"])
     assert {**with_it, "failures": 0} == {**without, "failures": 0}
 
 
-def test_gluon_plugins_leaves_it_out(installed):
-    names = ",".join(run(REPORT)["backends"])
+def test_gluon_plugins_leaves_it_out(run, without, installed):
+    names = ",".join(without["backends"])
     assert "acme" not in run(REPORT, installed, GLUON_PLUGINS=names)["backends"]
 
 
@@ -131,7 +143,7 @@ print(json.dumps(sum(getattr(m, "__file__", None) == own.__file__ for m in set(s
 """
 
 
-def test_every_spelling_of_its_namespaces_is_one_module(installed):
+def test_every_spelling_of_its_namespaces_is_one_module(run, installed):
     assert run(NAMES, installed) == 1
 
 
@@ -156,7 +168,7 @@ print(json.dumps(names_and_errors))
 """
 
 
-def test_when_broken_each_spelling_says_why(broken):
+def test_when_broken_each_spelling_says_why(run, broken):
     output = run(MISSING, broken)
     for key in ("attribute", "host", "deep"):
         names, text = output[key]
@@ -164,14 +176,14 @@ def test_when_broken_each_spelling_says_why(broken):
         assert "acme_driver_library" in text and "gluon-acme 0.1.0" in text
 
 
-def test_when_removed_each_spelling_names_the_installed_backends():
+def test_when_removed_each_spelling_names_the_installed_backends(run):
     output = run(MISSING)
     assert "AttributeError" in output["attribute"][0]
     for key in ("host", "deep", "vendor"):
         assert "ModuleNotFoundError" in output[key][0] and "Installed backends:" in output[key][1]
 
 
-def test_a_typo_gets_a_suggestion(installed):
+def test_a_typo_gets_a_suggestion(run, installed):
     output = run(MISSING, installed)
     assert "Did you mean 'anvil'" in output["typo"][1]
     assert (
@@ -218,7 +230,7 @@ def write(tmp_path, text):
     return f"import runpy; runpy.run_path({str(path)!r})"
 
 
-def test_its_kernel_runs_on_the_simulator_through_its_reference_model(installed, tmp_path):
+def test_its_kernel_runs_on_the_simulator_through_its_reference_model(run, installed, tmp_path):
     script = write(tmp_path, KERNEL + RUN)
     assert run(script, installed, GLUON_TARGET="sim:acme1") is True
 
@@ -233,7 +245,7 @@ print(json.dumps(problem))
 """
 
 
-def test_the_portable_matmul_runs_on_it(installed):
+def test_the_portable_matmul_runs_on_it(run, installed):
     assert run(PORTABLE.format(root=str(ROOT)), installed) is None
 
 
@@ -267,7 +279,7 @@ print(json.dumps(answers))
 """
 
 
-def test_its_asynchronous_op_is_checked_like_any_other(installed, tmp_path):
+def test_its_asynchronous_op_is_checked_like_any_other(run, installed, tmp_path):
     environment = {"GLUON_TARGET": "sim:acme1", "GLUON_SIM_UNINITIALISED": "0"}
     script = write(tmp_path, COPIES)
     right, kind, line, text = run(script, installed, **environment)
@@ -318,7 +330,7 @@ print(json.dumps(answers))
 """
 
 
-def test_its_own_descriptors_are_arguments_like_any_other(installed, tmp_path):
+def test_its_own_descriptors_are_arguments_like_any_other(run, installed, tmp_path):
     environment = {"GLUON_TARGET": "sim:acme1", "GLUON_SIM_UNINITIALISED": "0"}
     right, race, shape, elsewhere, rank = run(write(tmp_path, TILES), installed, **environment)
     assert right is True
@@ -328,14 +340,14 @@ def test_its_own_descriptors_are_arguments_like_any_other(installed, tmp_path):
     assert rank[0] == "ShapeError" and "TileMap.shape" in rank[1]
 
 
-def test_its_kernel_compiles_to_its_own_instructions(installed, tmp_path):
+def test_its_kernel_compiles_to_its_own_instructions(run, installed, tmp_path):
     script = write(tmp_path, KERNEL + COMPILE.replace("TARGET", "'anvil'"))
     cache = {"TRITON_CACHE_DIR": str(tmp_path / "cache")}
     assert run(script, installed, **cache) == ["kernel clamped", 1]
     assert run(script, installed, **cache) == ["kernel clamped", 1]  # from the cache
 
 
-def test_its_op_is_refused_on_other_hardware(installed, tmp_path):
+def test_its_op_is_refused_on_other_hardware(run, installed, tmp_path):
     ending = """
 try:
     signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
@@ -395,10 +407,9 @@ print(json.dumps([targets, sorted(c.name for c in r.clashes), sorted(r.backends)
 """
 
 
-def test_a_name_of_two_plugins_is_an_error_and_everything_else_works(forged):
-    before = run(REPORT)
+def test_a_name_of_two_plugins_is_an_error_and_everything_else_works(run, without, forged):
     targets, names, backends, failures = run(CLASHES, forged)
-    assert backends == sorted([*before["backends"], "forge"]) and not failures
+    assert backends == sorted([*without["backends"], "forge"]) and not failures
     assert names == ["hopper", "sm_80"]
     for word, mine, theirs in (
         ("hopper", "forge:hopper", "nvidia:hopper"),
@@ -420,12 +431,7 @@ def test_a_name_of_two_plugins_is_an_error_and_everything_else_works(forged):
 
 
 def command(*words, site):
-    done = subprocess.run(
-        [sys.executable, "-m", "gluon_cli", *words],
-        capture_output=True,
-        text=True,
-        env=seen_from(site),
-    )
+    done = warm.run(["-m", "gluon_cli", *words], path=seen_from(site))
     return done.returncode, done.stdout, done.stderr
 
 
