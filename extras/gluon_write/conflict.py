@@ -41,23 +41,26 @@ def conflict_of(solution: Solution) -> Conflict:
     cores: list[list[int]] = []  # without a common op: each needs one to be written
     without: frozenset[int] = frozenset()
     while not _possible(problem, without) and time.monotonic() < until:
-        cores.append(_core(problem, without, until))
-        without |= frozenset(cores[-1])
+        core = _core(problem, without, until)
+        if not core:
+            break  # an op takes none of its layouts, with any relations
+        cores.append(core)
+        without |= frozenset(core)
     relations, lists = problem.graph.relations, solution.lists
-    core = tuple(relations[i] for i in cores[0]) if cores else ()
+    first = tuple(relations[i] for i in cores[0]) if cores else ()
     pool = [number for one in cores for number in one]
     for size in range(len(cores), len(cores) + _MOST_MORE):
         for chosen in combinations(pool, size):
             if time.monotonic() > until:
-                return Conflict(core, ())
+                return Conflict(first, ())
             if not _possible(problem, frozenset(chosen)):
                 continue
             best = problem.tables(frozenset(chosen)).best()
             layouts = {n: lists[n][i] for n, i in best.picked.items()}
             parts = [relations[i] for i in chosen]
             written = ((r, layouts[r.source.number], layouts[r.result.number]) for r in parts)
-            return Conflict(core, tuple(written))
-    return Conflict(core, ())
+            return Conflict(first, tuple(written))
+    return Conflict(first, ())
 
 
 def _possible(problem: Problem, without: frozenset[int]) -> bool:

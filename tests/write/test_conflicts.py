@@ -232,6 +232,7 @@ def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
     gl.store(out + i[:, None] * N + j[None, :], values)
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("case", "kind", "words", "line"),
     [
@@ -243,7 +244,10 @@ def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
         ("pointer", DtypeError, "expected a pointer or a tensor of pointers, got a tensor of int32, [32]\n", 12),
     ],
 )  # fmt: skip
-def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(case, kind, words, line):
+def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(
+    case, kind, words, line, monkeypatch
+):
+    monkeypatch.setattr("gluon_write.conflict._SECONDS", 1000.0)  # none of them needs the time
     x, out = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
     with pytest.raises(kind) as report:
         mistaken[(1,)](x, out, case, 64 if case == "size" else 32, target="sim:sm_90")
