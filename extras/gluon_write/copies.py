@@ -292,7 +292,7 @@ class Copies(RingPlan):
             if not reader.ahead(statement):
                 raise NoForm
             return reader.piece(statement)
-        calls = [call for call, _ in self.calls_in(reader) if call in list(nodes_in(statement))]
+        calls = [call for call, _ in self.calls_in(reader, statement)]
         if calls:
             if stores(statement) & needed:
                 raise NoForm

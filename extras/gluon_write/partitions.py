@@ -276,7 +276,7 @@ class Partitions(Copies):
         ):
             lines = [line for s in statement.body for line in self._consumed(one, s, inner)]
             return [f"if {reader.text_of(statement.test)}:", *(f"    {line}" for line in lines)]
-        calls = [call for call, _ in self.calls_in(reader) if call in list(nodes_in(statement))]
+        calls = [call for call, _ in self.calls_in(reader, statement)]
         if isinstance(statement, ast.Return) and one is not self.functions[0]:
             if calls:
                 raise NoForm

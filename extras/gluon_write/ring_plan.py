@@ -146,9 +146,11 @@ class RingPlan:
             if any(r is not last for r in returns) or number == 0 and returns:
                 raise NoForm
 
-    def calls_in(self, reader: LoopsOfTiles) -> Iterator[tuple[ast.Call, int]]:
-        """Yield the calls of functions that have loops of tiles."""
-        for node in nodes_in(reader.tree):
+    def calls_in(
+        self, reader: LoopsOfTiles, within: Optional[ast.AST] = None
+    ) -> Iterator[tuple[ast.Call, int]]:
+        """Yield the calls of functions that have loops of tiles, those of a statement alone where it is given."""
+        for node in nodes_in(reader.tree if within is None else within):
             if isinstance(node, ast.Call):
                 number = self.number_of(reader, node)
                 if number in self.functions:
@@ -391,9 +393,8 @@ class RingPlan:
         return id(loop) not in one.loops and self.has_loops(one, loop)
 
     def has_loops(self, one: Function, statement: ast.stmt) -> bool:
-        nodes = list(nodes_in(statement))
-        calls = [call for call, _ in self.calls_in(one.reader)]
-        return any(id(n) in one.loops for n in nodes) or any(call in nodes for call in calls)
+        inner = any(id(n) in one.loops for n in nodes_in(statement))
+        return inner or any(True for _ in self.calls_in(one.reader, statement))
 
     def slice_of(self, one: Function) -> set[str]:
         """Return the names that the copies and the control flow around them need."""
