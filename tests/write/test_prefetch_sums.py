@@ -1,0 +1,104 @@
+"""Loops with several sums of products, and those of functions: copies of their operands run ahead, too."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import gluon_core as gluon
+from gluon_core import language as gl
+from gluon_sim.settings import using
+from tests.write.products import code, operands, product
+
+pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+
+@gluon.jit
+def summed(acc, left, right, K, N, along, BK: gl.constexpr):
+    for k in range(0, K, BK):
+        inside = k + along
+        x = gl.load(left + inside[None, :], mask=inside[None, :] < K, other=0.0)
+        y = gl.load(right + inside[:, None] * N, mask=inside[:, None] < K, other=0.0)
+        acc = gl.portable.mma(x, y, acc)
+        if BK > 32:
+            acc = acc * 1.0
+    return acc
+
+
+@gluon.jit(layouts="auto")
+def through_function(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    acc = gl.zeros([BM, BN], gl.float32)
+    acc = summed(acc, a + rows * K, b + columns, K, N, gl.arange(0, BK), BK)
+    gl.store(c + rows * N + columns, acc)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("block", [32, 64])
+def test_loops_of_functions(block):
+    a, b, c, wanted = operands(64, 64, 144)
+    for schedule in ("eager", "latest"):
+        c[:] = 0
+        with using(schedule=schedule):
+            through_function[(1,)](a, b, c, 64, 144, 64, 64, block, target="sim:hopper")
+        assert np.allclose(c, wanted, atol=1e-3), schedule
+
+
+def test_products_are_asynchronous_where_nothing_reads_their_sum():
+    sizes = {"BM": 64, "BN": 64, "BK": 64}
+    free, read = code(product, "sm_90", **sizes), code(through_function, "sm_90", **sizes)
+    assert "cp.async.cg" in free and "cp.async.cg" in read
+    pending = "wgmma.wait_group.sync.aligned 1"
+    assert pending in free and pending not in read
+
+
+def test_index_vectors_are_computed_again_instead_of_converted():
+    text = code(through_function, "sm_90", "ttgir", BM=128, BN=128, BK=64)
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    assert "ttg.async_copy_global_to_local" in loop and "ttg.convert_layout" not in loop
+
+
+@gluon.jit(layouts="auto")
+def gated(a, b, g, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Two sums of one loop, and a third product whose result the step itself needs."""
+    rows, columns, along = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :], gl.arange(0, BK)
+    up, gate = gl.zeros([BM, BN], gl.float32), gl.zeros([BM, BN], gl.float32)
+    most = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        inside = (k + along)[:, None] < K
+        x = gl.load(a + rows * K + k + along[None, :], mask=(k + along)[None, :] < K, other=0.0)
+        y = gl.load(b + (k + along)[:, None] * N + columns, mask=inside, other=0.0)
+        z = gl.load(g + (k + along)[:, None] * N + columns, mask=inside, other=0.0)
+        w = gl.load(b + (k + along)[:, None] * N + columns, mask=inside, other=0.0)
+        up = gl.portable.mma(x, y, up)
+        part = gl.portable.mma(x, w, gl.zeros([BM, BN], gl.float32))
+        most = gl.maximum(most, part)
+        gate = gl.portable.mma(x, z, gate)
+    gl.store(c + rows * N + columns, up * gate + most)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("schedule", ["eager", "latest"])
+def test_several_products_of_one_loop(schedule):
+    a, b, c, up = operands(64, 64, 144)
+    g = np.random.default_rng(2).standard_normal((144, 64)).astype(np.float16)
+    with using(schedule=schedule):
+        gated[(1,)](a, b, g, c, 64, 144, 64, 64, 32, target="sim:hopper")
+    a32, b32 = a.astype(np.float32), b.astype(np.float32)
+    parts = [a32[:, k : k + 32] @ b32[k : k + 32] for k in range(0, 144, 32)]
+    wanted = up * (a32 @ g.astype(np.float32)) + np.maximum(0, np.max(parts, 0))
+    assert np.allclose(c, wanted, atol=1e-2)
+
+
+@pytest.mark.once
+def test_all_products_of_a_loop_are_asynchronous():
+    """Without a warning of ptxas, which waits after each product where two sums stay under way."""
+    signature = {"a": "*fp16:16", "b": "*fp16:16", "g": "*fp16:16", "c": "*fp32:16"}
+    signature |= {"N": "i32:16", "K": "i32:16"}
+    sizes = {"BM": 64, "BN": 64, "BK": 32}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked = gluon.compile(gated, target="sm_90", signature=signature, constexprs=sizes)
+    text = asked.asm["ttgir"]
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    assert loop.count("isAsync = true") == 3 and loop.count("warp_group_dot_wait") == 2
