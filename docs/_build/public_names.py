@@ -159,11 +159,13 @@ def _there(name: str) -> bool:
     return True
 
 
+@functools.cache
 def exampled() -> dict[str, sections.Section]:
     """Name -> the example that shows it; a vendor's op also under the name of its first module."""
     return {name: s for file in sections.files() for s in shown_sections(file) for name in s.names}
 
 
+@functools.cache
 def used_in_examples() -> dict[str, list[str]]:
     """Map each identifier to the files of examples and of gluon_kernels that use it; tests run these on the simulator."""
     files: dict[str, list[str]] = {}

@@ -7,6 +7,7 @@ ordinary install shows them, what an editable one does, and a plugin that nobody
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import json
 import os
@@ -278,10 +279,19 @@ def installed(request, tmp_path_factory):
     return python
 
 
+@functools.cache
+def environment_of(folder):
+    """The environment that jedi sees; each has a process of its own."""
+    return jedi_there().create_environment(str(folder), safe=False)
+
+
+def jedi_there():
+    return pytest.importorskip("jedi", reason="needs jedi")
+
+
 def editor(python, text):
     """jedi's view of a file with the cursor at its end, in the environment of `python`."""
-    jedi = pytest.importorskip("jedi", reason="needs jedi")
-    environment = jedi.create_environment(str(python.parents[1]), safe=False)
+    jedi, environment = jedi_there(), environment_of(python.parents[1])
     script = jedi.Script(text, path=python.parents[2] / "kernel.py", environment=environment)
     return script, text.count("\n") + 1, len(text.rsplit("\n", 1)[-1])
 
@@ -327,13 +337,22 @@ def test_an_editor_shows_the_docstring_of_an_op(installed):
     assert "Start copying a box" in signature.docstring()
 
 
+def left_out(python):
+    """Return the names that `shutil.copytree` leaves out of the examples of an environment."""
+    written = ("attention_*.py",) if "editable" in str(python) else ()
+    return shutil.ignore_patterns("__pycache__", *written)
+
+
 @pytest.fixture(scope="module")
 def diagnostics(installed, tmp_path_factory):
-    """Pyright's messages on the examples, a program and mistakes in it, in the environment: it starts once."""
+    """Pyright's messages on the examples, a program and mistakes in it, in the environment: it starts once.
+
+    Written kernels take as long as all other examples together: those for many targets are a campaign.
+    """
     if PYRIGHT is None:
         pytest.skip("needs pyright")
     folder = tmp_path_factory.mktemp("checked")
-    shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=left_out(installed))
     (folder / "correct.py").write_text(CORRECT)
     for number, mistake in enumerate(MISTAKES):
         text = CORRECT.replace("x.sum()", mistake)
@@ -349,7 +368,7 @@ def diagnostics(installed, tmp_path_factory):
             "pyright does not start: " + (done.stderr.strip() or "no node").splitlines()[-1]
         )
     document = json.loads(done.stdout)
-    files = 1 + len(MISTAKES) + len(list((ROOT / "examples").rglob("*.py")))
+    files = 1 + len(MISTAKES) + len(list((folder / "examples").rglob("*.py")))
     assert document["summary"]["filesAnalyzed"] == files
     shown = [d for d in document["generalDiagnostics"] if d["severity"] in ("error", "warning")]
     absent = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]

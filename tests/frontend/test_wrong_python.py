@@ -158,8 +158,9 @@ def test_the_error_names_the_remedy(error, caret, words, code, tmp_path):
     says(error, caret, words, code, tmp_path)
 
 
-def test_unrolling_counts_all_loops_of_a_kernel(tmp_path):
-    body = "for i in gl.static_range(600):\n    for j in gl.static_range(600):  # <--\n        pass"
+def test_unrolling_counts_all_loops_of_a_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr("gluon_core.frontend.loops._MOST_UNROLLED", 1 << 12)
+    body = "for i in gl.static_range(80):\n    for j in gl.static_range(80):  # <--\n        pass"
     with pytest.raises(E.LimitError, match="one kernel") as caught:
         launch(load(tmp_path, body))
     assert "# <--" in caught.value.span.text

@@ -16,7 +16,7 @@ def judge():
         yield one
 
 
-@pytest.mark.sampled(204)
+@pytest.mark.sampled(210)
 @pytest.mark.parametrize("candidate", candidates(), ids=lambda one: one.name)
 def test_the_verdict_is_the_label(candidate, judge):
     report = candidate.judged(judge)

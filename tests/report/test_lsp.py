@@ -167,6 +167,7 @@ def test_a_file_that_never_ends_is_ended(tmp_path):
     edit(path, session, "--patience", "1")
 
 
+@pytest.mark.campaign("one more server; test_hints.py has shapes of functions that are called")
 def test_a_tutorial_shows_its_shapes():
     path = Path(__file__).parents[2] / "examples" / "tutorials" / "step09_pipeline.py"
 
