@@ -19,6 +19,7 @@ def test_host_namespace_is_the_plugins_module(vendor):
     assert all(a.backend == vendor for a in module.ARCHITECTURES)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("vendor", VENDORS)
 def test_host_namespace_imports_no_compiler(vendor):
     code = (

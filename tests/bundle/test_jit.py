@@ -76,6 +76,7 @@ class TestTaking:
         kernels.scale[1](Array(0x1000), Array(0x2000), 512, 2.5, 1024, kernels.L32)
         assert device.launches[0].parameters[2] == struct.pack("<i", 512)
 
+    @pytest.mark.once
     def test_kernels_outside_the_bundle_are_compiled(self, device):
         compiled = kernels.scale[1](Array(0x1000), Array(0x2000), 500, 2.5, 256, kernels.L32)
         assert "ttgir" in compiled.asm and len(device.launches) == 1
@@ -91,6 +92,7 @@ class TestTaking:
         kernels.scale[1](x, y, 64, 2.5, 512, kernels.L32, target="sim:hopper")
         assert (y == 2.5).all() and not device.launches
 
+    @pytest.mark.once
     def test_a_kernel_that_has_changed_since(self, device, monkeypatch, tmp_path):
         other = tmp_path / "kernels.py"
         text = (
@@ -132,6 +134,7 @@ def digest_of(data):
 
 
 class TestStrict:
+    @pytest.mark.once
     @pytest.mark.parametrize(
         "change, argument, message",
         [
@@ -155,6 +158,7 @@ class TestStrict:
         with pytest.raises(errors.RecompileError, match="num_warps"):
             kernels.ones[1](Array(0x2000, "int32"), 3, num_warps=2)
 
+    @pytest.mark.once
     def test_a_kernel_that_is_not_there(self, device, monkeypatch, tmp_path):
         bundle = Bundle()
         bundle.add(kernels.many, kernels.MANY, target="hopper")
@@ -181,6 +185,7 @@ class TestWrongBundles:
         ):
             kernels.scale[1](*ARGUMENTS)
 
+    @pytest.mark.once
     def test_two_with_other_kernels_of_one_name(self, device, monkeypatch, bundle_file, tmp_path):
         other = Bundle()
         other.add(kernels.many, kernels.MANY, target="hopper", name="scale")
@@ -192,6 +197,7 @@ class TestWrongBundles:
         ):
             kernels.scale[1](*ARGUMENTS)
 
+    @pytest.mark.once
     def test_two_that_complete_each_other(self, device, monkeypatch, tmp_path):
         paths = []
         for kernel, signature in ((kernels.scale, kernels.SCALE), (kernels.loose, None)):
@@ -215,6 +221,7 @@ class TestRecording:
         y = numpy.zeros(128, "f4")
         kernels.scale[(grid,)](x, y, n, 2.5, 512, kernels.L32, target="sim:hopper")
 
+    @pytest.mark.once
     def test_forms_and_grids(self):
         self.run()  # a launch before is no reason to miss the next
         with record() as recording:
@@ -238,6 +245,7 @@ class TestRecording:
         self.run()
         assert not missed
 
+    @pytest.mark.once
     def test_recorded_launches_are_those_of_a_gpu(self, device, monkeypatch, tmp_path):
         with record() as recording:
             self.run(n=64)

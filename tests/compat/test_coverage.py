@@ -132,6 +132,7 @@ def missing(wanted: set[str]) -> set[str]:
     return wanted
 
 
+@pytest.mark.once
 def test_each_op_is_in_a_family():
     assert len(OPS) > 250
     assert not missing({*OPS} - {*APART}), "ops of no family"

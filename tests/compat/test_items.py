@@ -56,6 +56,7 @@ def _in_layout(
     gl.store(dst + rows, gl.convert_layout(total, gl.SliceLayout(1, PLAIN)))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "layout, target",
     [
@@ -182,6 +183,7 @@ def test_a_conversion_may_leave_the_layout_open(open_layout):
     assert torch.equal(out, x + 1)
 
 
+@pytest.mark.once
 def test_a_permutation_of_registers_is_a_trivial_conversion():
     lanes, warps = [[1], [2], [4], [8], [16]], [[32], [64]]
     one = gl.DistributedLinearLayout([[128], [256]], lanes, warps, [], [512])
@@ -363,6 +365,7 @@ def test_registers_of_64_rows_of_tensor_memory_are_stored():
     assert torch.equal(out, torch.arange(64 * 64).reshape(64, 64).float())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_a_view_is_larger_than_its_memory_only_where_no_compiler_minds(dtype):
     @gluon.jit
@@ -446,6 +449,7 @@ def test_fences_that_the_compiler_inserts_are_known():
 # -- host code without a GPU ----------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target, texts", [
     ("sm_90", ["ttgir", "llir", "ptx"]),
     ("gfx942", ["ttgir", "llir", "amdgcn"]),

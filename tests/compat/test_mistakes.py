@@ -96,6 +96,7 @@ def loaded():
     driver.set_active(before)
 
 
+@pytest.mark.once
 @pytest.mark.sampled(80)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
 def test_the_class_is_theirs_too(mistake: Mistake):

@@ -348,6 +348,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_both_trace_it_to_one_module(name):
     first, last, source = PROGRAMS[name]
@@ -511,6 +512,7 @@ if RELEASE >= (3, 8):
         )
 
 
+@pytest.mark.once
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_no_abort(name):

@@ -26,6 +26,7 @@ def compiled(text, registers, target="sm_90", dtype="i32", pack=1):
     return gluon.compile(runs, target, signature={"out": f"*{dtype}"}, constexprs=constants)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.parametrize(
     "text, registers, argument, words",
@@ -56,6 +57,7 @@ def test_operands_that_do_not_match(target, text, registers, argument, words):
     assert "inline_asm_elementwise" in error.value.span.text
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text, registers, dtype, pack",
@@ -85,6 +87,7 @@ def test_narrow_elements_share_registers():
         compiled("mov.b32 $0, $4;", "=r,=r,=r,=r,r,r,r,r", dtype="i16", pack=4)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "text, registers, words",
     [
@@ -106,6 +109,7 @@ def test_the_assemblers_messages_are_under_the_kernels_line(
     assert error.value.got.startswith(text.split()[0])
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "target, text, registers, words, got",
@@ -139,6 +143,7 @@ def twice(out, REGISTERS: gl.constexpr, layout: gl.constexpr):
     gl.store(out + x, z)
 
 
+@pytest.mark.once
 def test_where_llvm_ends_the_process_over_one_of_several_all_are_named():
     with pytest.raises(StageError, match="LLVM ended over inline assembly") as error:
         constants = {"REGISTERS": "=r,q", "layout": L32}  # 128 bits are no 32

@@ -73,6 +73,7 @@ def test_barriers_around_an_atomic(architecture, sem, used):
     assert barriers(architecture, sem, used) == (before, after)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("architecture", TEXTS)
 @pytest.mark.parametrize("sem", ["relaxed", "release"])
 def test_an_atomic_of_a_tensor_has_none_after_it(architecture, sem):

@@ -56,6 +56,7 @@ def compiled(kernel, kind, layout, target="sm_90"):
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["sm_90", "sim:sm_90"])
 @pytest.mark.parametrize("name", CASES)
 def test_programs_that_end_the_compiler_are_refused(name, target):
@@ -69,6 +70,7 @@ def test_programs_that_end_the_compiler_are_refused(name, target):
     assert "# <--" in error.value.span.text
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
 def test_a_remaining_abort_is_reported_under_its_line(name, monkeypatch):
     kernel, kind, bad, _, _ = CASES[name]

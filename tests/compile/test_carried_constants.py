@@ -20,6 +20,7 @@ def count(out, n, NEXT: gl.constexpr):
         first = NEXT
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("following", [0, 3])
 @pytest.mark.parametrize("target", ["emu:sm_90", "emu:gfx942"])
 def test_next_round_begins_at_the_constant(target, following):

@@ -270,6 +270,7 @@ def agree(kernel, monkeypatch, feature, target="sm_90", block=64, **constants):
     assert races(kernel, target, block, monkeypatch, **constants) != fenced
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "write, how, target, block",
@@ -311,10 +312,12 @@ def test_an_answer_over_the_stores_of_a_partition(monkeypatch):
     asking[(1,)](np.zeros(1, np.int32), target="sim:sm_100")
 
 
+@pytest.mark.once
 def test_initial_values_of_a_buffer(monkeypatch):
     agree(initialised, monkeypatch, features.FENCES_READS)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "how, target, block", [("load", "sm_90", 64), ("load", "sm_100", 64), ("gather", "sm_100", 1)]
 )
@@ -322,6 +325,7 @@ def test_hardware_overwrites_the_writes_of_a_partition(how, target, block, monke
     agree(one_partition, monkeypatch, WRITES, target, block, WRITE="store", HOW=how)
 
 
+@pytest.mark.once
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("how", ["store", "load"])
 @pytest.mark.parametrize(
@@ -343,6 +347,7 @@ def test_whose_accesses_the_compiler_knows_of(kind, reads, writes, how, monkeypa
     agree(partitions, monkeypatch, writes if how == "load" else reads, KIND=kind, HOW=how)
 
 
+@pytest.mark.once
 def test_a_fence_of_the_kernel_is_one_for_the_compiler_too(monkeypatch):
     code = machine_code(one_partition, "sm_90", 64, WRITE="fenced", HOW="store")
     assert code.count("fence.proxy.async") == 1
@@ -378,6 +383,7 @@ def overwritten(desc, a, out, PARTED: gl.constexpr):
         accessed(desc, s, bar, out, "load")
 
 
+@pytest.mark.once
 def test_a_read_of_the_same_partition_is_fenced_before_a_write_over_it(monkeypatch):
     code = machine_code(overwritten, "sm_90", 64, PARTED=False)
     assert code.count("fence.proxy.async") == 2  # the kernel's own, and the compiler's

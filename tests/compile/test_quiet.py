@@ -47,6 +47,7 @@ def run(tmp_path, *command):
     return subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment)
 
 
+@pytest.mark.once
 def test_a_file_under_warnings_as_errors_prints_nothing(tmp_path):
     done = run(tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -53,6 +53,7 @@ def abort(value, metadata):
 BOTH = pytest.mark.parametrize("isolate", [True, False], ids=["child", "here"])
 
 
+@pytest.mark.once
 @BOTH
 def test_results_and_metadata_come_back_and_nothing_is_printed(isolate, capfd):
     result = run(
@@ -65,6 +66,7 @@ def test_results_and_metadata_come_back_and_nothing_is_printed(isolate, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.once
 @BOTH
 def test_requested_facts_are_printed(isolate, capfd, monkeypatch):
     monkeypatch.setenv("MLIR_ENABLE_DUMP", "1")
@@ -72,6 +74,7 @@ def test_requested_facts_are_printed(isolate, capfd, monkeypatch):
     assert "a word from C++" in capfd.readouterr().err
 
 
+@pytest.mark.once
 @BOTH
 def test_a_failing_stage_reports_everything(isolate, capfd):
     def failing(value, metadata):
@@ -120,6 +123,7 @@ def test_a_stage_that_hangs_is_ended(monkeypatch):
     os.remove(caught.value.reproducer)
 
 
+@pytest.mark.once
 @BOTH
 def test_our_own_errors_come_through_whole(isolate):
     def limited(value, metadata):
@@ -148,6 +152,7 @@ def test_isolation_can_be_switched_off(monkeypatch):
     assert seen == [os.getpid()]
 
 
+@pytest.mark.once
 @BOTH
 def test_a_result_can_be_replaced(isolate):
     result = run(
@@ -186,6 +191,7 @@ class Malformed(Module):
         return False
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("isolation", ["1", "0"])
 def test_a_module_that_is_malformed_is_an_error_with_its_words(isolation, monkeypatch, capfd):
     traced = driver.trace_source

@@ -57,6 +57,7 @@ def test_a_base_that_is_not_aligned_is_right():
     np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "aligned, expected",
     [
@@ -71,6 +72,7 @@ def test_tma_is_taken_where_alignment_is_known(aligned, expected):
     assert [s.chosen.name for s in record if s.op == "tile_copy"] == expected
 
 
+@pytest.mark.once
 def test_the_reason_names_the_remedy():
     _, record = tiles_selections("sm_90", aligned=(0, 1, 2))
     reasons = {low.name: why for low, why in record[0].rejected}
@@ -128,6 +130,7 @@ def test_gfx1250_moves_tiles_with_the_tdm(aligned):
     assert got["tile_copy"] == "tdm" and "async_copy" not in got
 
 
+@pytest.mark.once
 def test_the_tdm_is_in_the_machine_code():
     assert "tensor_load_to_lds" in tiles_compiled("gfx1250").asm["amdgcn"]
 
@@ -166,6 +169,7 @@ def test_layouts_serve_either_place_by_default(target, place):
     np.testing.assert_allclose(c, wanted, atol=1e-3)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "target, place, units",
     [

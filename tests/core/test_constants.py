@@ -278,6 +278,7 @@ def test_a_field_that_does_not_print_counts():
     assert (run(Hides(1)), run(Hides(2)), run(Hides(1))) == (1, 2, 1)
 
 
+@pytest.mark.once
 def test_an_object_that_changes_is_another_constant():
     class Config:
         number = 10
@@ -421,6 +422,7 @@ def calls_apart(y, A: gl.constexpr, B: gl.constexpr, C: gl.constexpr):
     gl.store(y, apart(0, A) + apart(0, B) + apart(0, C))
 
 
+@pytest.mark.once
 def test_equal_calls_share_one_function():
     values = {"A": Hides(1), "B": Hides(2), "C": Hides(1)}
     compiled = gluon.compile(

@@ -105,6 +105,7 @@ def run_everything():
     assert compiled.report().instruction_count == 1 and compiled.asm["text"]
 
 
+@pytest.mark.once
 def test_the_core_calls_nothing_undeclared(use):
     backend = ProbeBackend()
     use(Plugin("probe", backend))
@@ -123,6 +124,7 @@ def test_the_core_calls_nothing_undeclared(use):
     assert ("the builder", "codegen_fns") in recording.ASKED
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_core_calls_nothing_undeclared_of_portable_kernels(use, name):
     registry = use(Plugin("probe", ProbeBackend()))
@@ -136,6 +138,7 @@ def test_the_core_calls_nothing_undeclared_of_portable_kernels(use, name):
     assert compiled.kernel
 
 
+@pytest.mark.once
 def test_on_several_devices_the_same_is_asked(use):
     backend = ProbeBackend(count=2)
     use(Plugin("probe", backend))
@@ -253,6 +256,7 @@ class Few:
     num_warps: int = 4
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "method, answer, words",
     [
@@ -297,6 +301,7 @@ def no_lowering(request, _semantic):
 HERE = "tests.core.test_contract"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "fields, words",
     [
@@ -360,6 +365,7 @@ class Box:
 BOX = ArgumentKind(Box, lambda box: ("i32", ""))
 
 
+@pytest.mark.once
 def test_a_plugin_brings_kinds_of_arguments(use):
     use(Plugin("probe", ProbeBackend()))
     with pytest.raises(ArgumentError, match="Box"):

@@ -64,6 +64,7 @@ VALUES = {
 WAYS = [(False, True, True), (True, True, True), (False, False, True), (False, True, False)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("backend, bits", [(CUDABackend, None), (HIPBackend, 32)])
 @pytest.mark.parametrize("way", WAYS, ids=["plain", "const", "unspecialized", "unaligned"])
 @pytest.mark.parametrize("name", VALUES)
@@ -109,6 +110,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["nvidia:sm_90", "amd:gfx942"])
 @pytest.mark.parametrize(
     "options",

@@ -203,6 +203,7 @@ def traced(monkeypatch):
     return run
 
 
+@pytest.mark.once
 def test_each_selection_of_a_kernel_is_recorded_with_its_line(traced):
     from gluon_core import language as gl
 
@@ -224,6 +225,7 @@ def test_each_selection_of_a_kernel_is_recorded_with_its_line(traced):
     assert "int32 offsets, not int64" in choices[2].rejected[0][1]
 
 
+@pytest.mark.once
 def test_masked_off_elements_are_zero_by_default(traced):
     from gluon_core import language as gl
 
@@ -237,6 +239,7 @@ def test_masked_off_elements_are_zero_by_default(traced):
     assert load_line.count("%") == 4  # result, pointer, mask, other
 
 
+@pytest.mark.once
 def test_a_matmul_takes_its_layouts_from_the_lowering(traced):
     from gluon_core import language as gl
 
@@ -294,6 +297,7 @@ def in_kernel(body):
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.once
 @mistakes("""
 error | message | body
 DtypeError | ptr: must be a scalar pointer | gl.portable.load(x + at, at)

@@ -17,6 +17,7 @@ FILES = [file for name in ("nvidia", "amd", "sim") for file in BACKENDS.glob(f"{
 METHODS = sorted(members(SemanticLayer) - set(Trace.__annotations__))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", METHODS)
 def test_the_layer_has_every_method_of_the_protocol(name):
     wanted, method = getattr(SemanticLayer, name), inspect.getattr_static(Semantic, name, None)

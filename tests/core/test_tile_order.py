@@ -21,6 +21,7 @@ def visit(out, m, n, GROUP: gl.constexpr):
         gl.store(out + 2 * tile + 1, column)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("m, n, group", [(1, 1, 8), (20, 6, 2), (21, 7, 3), (4, 40, 8), (40, 2, 8)])
 @pytest.mark.parametrize("spec", ["sim:sm_90", "sim:gfx942"])
 def test_swizzled_tiles_visit_each_tile_once(m, n, group, spec):
@@ -44,6 +45,7 @@ def visit_from(out, m, n, first, GROUP: gl.constexpr):
         gl.store(out + 2 * tile + 1, column)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("m, n, first", [(20, 6, 8), (21, 7, 20), (4, 40, 0)])
 def test_the_order_begins_at_another_row(m, n, first):
     count = -(-m // 4) * -(-n // 2)

@@ -66,6 +66,7 @@ def test_each_partition_visits_each_tile_once(grid, how):
     assert programs <= 4 if CLC and how == "dynamic" else programs == min(56, grid[0])
 
 
+@pytest.mark.once
 @with_clc
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
@@ -117,6 +118,7 @@ def doubles(x, out, n):
     gl.warp_specialize([(doubled, (work, x, out, 0)), (doubled, (work, x, out, 1))], [1], [24])
 
 
+@pytest.mark.once
 @with_clc
 def test_each_inner_wait_arrival_and_fence_is_needed(every_fence):
     """Anything that is left out of a tile scheduler, or changed, is reported."""
@@ -153,6 +155,7 @@ def misused(n, FIRST: gl.constexpr, SECOND: gl.constexpr, ROUNDS: gl.constexpr):
     gl.warp_specialize([(stray, (work, FIRST, 5)), (stray, (work, SECOND, ROUNDS))], [1], [24])
 
 
+@pytest.mark.once
 @with_clc
 def test_a_partition_too_many_or_too_few_is_reported_in_words_of_the_scheduler():
     misused[(4,)](4, 0, 1, 5, target=SIM, num_warps=4)

@@ -23,6 +23,7 @@ def kernel(x, out, rounds):
     gl.store(out + places, pair.second * pair.first[1] * pair.first[0].scale)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["sim:sm_90", "emu:sm_90"])
 def test_fields_by_place_and_by_name_and_defaults(target):
     x = np.random.default_rng(0).integers(-9, 9, (4, 128)).astype(np.float32)

@@ -25,6 +25,7 @@ def traced(source):
     return "accepted"
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore")  # as Python warns of literals with an index
 @pytest.mark.parametrize(
     "seed",

@@ -24,6 +24,7 @@ def kernel():
 """
 
 
+@pytest.mark.once
 def test_the_same_module():
     compare(SOURCE)
 

@@ -27,6 +27,7 @@ def _parameters(value):
     return [p for p in parameters.parameters if p not in HIDDEN and p != "self"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", NAMES)
 def test_name_is_there_with_its_parameters(name):
     value, mine = getattr(theirs, name), getattr(ours, name)

@@ -40,6 +40,7 @@ def kernel(x, out, WAY: gl.constexpr):
     gl.store(out + places, total((value, value, chosen(value, WAY))))
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", ["sim:sm_90", "emu:sm_90", "emu:gfx1100"])
 @pytest.mark.parametrize("way, times", [("one", 3), ("two", 4), ("three", 5)])
@@ -58,6 +59,7 @@ def beyond(x, out, WAY: gl.constexpr):
     gl.store(out + places, ()[0])
 
 
+@pytest.mark.once
 def test_a_kernel_returns_before_a_mistake():
     x = np.zeros(128, np.float32)
     beyond[(1,)](x, x, "nothing", target="sim:sm_90")

@@ -71,6 +71,7 @@ def test_they_are_found():
     assert {"gl.load", "gl.sum", "gl.zeros", "gl.portable.mma", "gluon.compile"} <= set(FUNCTIONS)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("label", [name for name in FUNCTIONS if name.startswith("gl.")])
 def test_an_op_says_its_types(label):
     signature = inspect.signature(FUNCTIONS[label])
@@ -91,6 +92,7 @@ def test_a_method_or_host_function_says_its_types(label):
     assert not bare and signature.return_annotation is not signature.empty
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("label", FUNCTIONS)
 def test_help_shows_the_parameters_of_users(label):
     function = FUNCTIONS[label]
@@ -265,6 +267,7 @@ def test_all_that_the_installed_classes_have_is_declared(name):
         assert not set(theirs) - mine - UNUSED.get(called, set()), called
 
 
+@pytest.mark.once
 def test_no_name_is_listed_twice():
     """A name that is declared now is struck from the list."""
     for name, unused in UNDECLARED.items():

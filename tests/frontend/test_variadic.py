@@ -32,6 +32,7 @@ def of_function(out):
     gl.store(out + gl.arange(0, 128, LAYOUT), total(1.0, 2.0, 3.0))
 
 
+@pytest.mark.once
 def test_kernels_and_functions_take_any_number():
     out, x = np.zeros(128, np.float32), np.arange(128, dtype=np.float32)
     if not triton_at_least(3, 8):

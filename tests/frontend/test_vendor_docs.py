@@ -37,6 +37,7 @@ def _ops():
 OPS = _ops()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("op", [op for _, op in OPS], ids=[name for name, _ in OPS])
 def test_documentation(op):
     text = inspect.cleandoc(op.__doc__ or "")

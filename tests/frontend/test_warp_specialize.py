@@ -125,12 +125,14 @@ RETURNS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("call", CALLS)
 def test_partitions(call):
     assert "ttg.warp_specialize" in same(kernel(call))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("call", RETURNS)
 def test_results_of_the_default_partition(call):
     source = kernel(call)
@@ -149,6 +151,7 @@ def test_named_tuples():
     )
 
 
+@pytest.mark.once
 def test_a_dtype_for_a_worker():
     """Upstream takes only what is a value of the kernel."""
     text = parse(kernel("gl.warp_specialize([(work, (p,)), (typed, (p, gl.float32))], [2], [48])"))
@@ -187,6 +190,7 @@ def test_registers_may_not_be_left_out_before():
     refuse(kernel(call), CapabilityError, "needs Triton >= 3.7")
 
 
+@pytest.mark.once
 @mistakes(r"""
 error | match | call
 ShapeError | powers of two | gl.warp_specialize([(work, (p,)), (work, (p,))], [3], [24])
@@ -222,6 +226,7 @@ def test_too_few_registers():
     refuse(kernel(f"{call}  # HERE"), LimitError, "24 to 256 for each thread, in steps of 8")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "warps, registers, match",
     [
@@ -253,6 +258,7 @@ def test_registers_that_the_compiler_does_not_grant(warps, registers, match):
         assert len(messages) == 1 and match in messages[0]
 
 
+@pytest.mark.once
 def test_warnings_match_the_compiler():
     """It sets the registers of each group exactly where there is no warning."""
     from gluon_core.compiler import compile
@@ -281,6 +287,7 @@ def test_warnings_match_the_compiler():
         assert granted is None and not result or granted is not None and granted <= result
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("where", ["(again, (p,)), (work, (p,))", "(work, (p,)), (again, (p,))"])
 def test_partitions_inside_a_partition(where):
     again = """
@@ -296,6 +303,7 @@ def helper_of_again(p):
     refuse(source, ArgumentError, "cannot be cut into partitions")
 
 
+@pytest.mark.once
 def test_partitions_after_partitions():
     same(kernel("\n".join(["gl.warp_specialize([(work, (p,)), (work, (p,))], [4], [24])"] * 2)))
 
@@ -323,6 +331,7 @@ def kernel():
 """
 
 
+@pytest.mark.once
 def test_wgmma_needs_a_group_of_warps():
     same(MMA.replace("WARPS", "4"))
     # The first mistake is the accumulator's layout: it is made for four warps.

@@ -28,6 +28,7 @@ def test_a_random_call(name, monkeypatch):
     assert stress.compared(name, 7, "cpu") is None
 
 
+@pytest.mark.once
 def test_wrong_results_are_reported(monkeypatch):
     monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
     right = stress.kernels.swiglu

@@ -234,6 +234,7 @@ def test_damaged_binary_traces(content, words):
         events(unpacked(content))
 
 
+@pytest.mark.once
 def test_any_bytes_are_read_or_refused():
     chance = random.Random(29)
     for _ in range(3000):

@@ -115,6 +115,7 @@ def test_steps(step, target):
     assert np.abs(result.astype(np.float32) - wanted).max() <= 1e-3 * scale
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_the_chosen_layout_is_a_load_of_16_bytes(target):
     """Step 2 compares two layouts by their loads: the chosen one is the better."""

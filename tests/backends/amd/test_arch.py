@@ -106,6 +106,7 @@ def takes():
     return dict(zip(asked, json.loads(done.stdout)))
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
 def test_capabilities_match_the_assembler(takes, arch):
@@ -144,6 +145,7 @@ def test_spellings_are_unique():
     assert len(spellings) == len(set(spellings))
 
 
+@pytest.mark.once
 def test_tables_and_layouts_import_neither_triton_nor_torch():
     code = (
         "import sys, gluon_amd.arch, gluon_amd.layouts\n"

@@ -113,6 +113,7 @@ def compiled(kernel, *arguments):
     return compile(source, registry().target("gfx1250"), options)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("layout, pad", [(PADDED, (64, 8)), (PLAIN, (0, 0))])
 def test_a_descriptor_is_expanded_as_the_kernel_takes_it(monkeypatch, layout, pad):
     hip = FakeHip(monkeypatch)
@@ -131,6 +132,7 @@ def test_a_descriptor_is_expanded_as_the_kernel_takes_it(monkeypatch, layout, pa
     _as_the_machine_code_wants(kernel, hip)
 
 
+@pytest.mark.once
 def test_a_descriptor_in_a_tuple(monkeypatch):
     hip = FakeHip(monkeypatch)
     desc = TensorDescriptor.from_tensor(X, [32, 64], PADDED)

@@ -83,6 +83,7 @@ def add_one(src, dst, n):
         tdm.async_wait(0)
 
 
+@pytest.mark.once
 def test_kernels_take_them(on):
     for x in (np.arange(32 * 100, dtype=np.float32).reshape(32, 100), torch.randn(32, 100)):
         out = x * 0
@@ -113,6 +114,7 @@ def read(src, out):
     gl.store(out + rows[:, None] * 64 + columns[None, :], smem.load(L))
 
 
+@pytest.mark.once
 def test_descriptor_arguments_compile():
     """Triton's own launcher makes the hardware's descriptor from the compiler's metadata."""
     compiled = isa(read, (TensorDescriptor.from_tensor(X, [32, 64], PADDED), HALVES))
@@ -157,6 +159,7 @@ def copies(p, q, n):
     mbarrier.wait(bar, mbarrier.arrive(bar))
 
 
+@pytest.mark.once
 def test_copies_and_barriers_compile():
     text = isa(copies, (HALVES, HALVES, 7)).asm["amdgcn"]
     for pattern in (
@@ -238,6 +241,7 @@ def scaled(a, b, s, t, c):
     unit.buffer_store(acc, c, m[:, None] * 64 + n[None, :])
 
 
+@pytest.mark.once
 def test_scaled_wmma_compiles():
     bytes = MockTensor(torch.uint8)
     text = isa(scaled, (bytes, bytes, bytes, bytes, MockTensor(torch.float32))).asm["amdgcn"]

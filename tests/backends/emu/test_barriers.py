@@ -137,6 +137,7 @@ clusters = pytest.mark.skipif(TRITON_VERSION < (3, 7), reason="clusters need Tri
 OPTIONS = {"target": "emu:gfx1250", "num_ctas": 2, "num_warps": 4}
 
 
+@pytest.mark.once
 @clusters
 def test_the_barrier_of_a_cluster():
     x = np.arange(256, dtype=np.float32)
@@ -147,6 +148,7 @@ def test_the_barrier_of_a_cluster():
         transposed[(1,)](x, middle, out, False, **OPTIONS)
 
 
+@pytest.mark.once
 @clusters
 @pytest.mark.parametrize(
     "kernel, instruction",

@@ -132,6 +132,7 @@ def test_without_a_wait_a_barrier_leaves_the_stores_of_other_waves(unawaited, ar
         Sum(arch, kernel=unawaited(last_adds)).run()
 
 
+@pytest.mark.once
 def test_waves_wait_wherever_they_meet():
     size = 2 * 64
     parts, out, count = (np.zeros(n, np.int32) for n in (GROUPS * size, size, 1))
@@ -158,12 +159,14 @@ def last_adds_behind_assembly(
         gl.store(out + lanes, total)
 
 
+@pytest.mark.once
 def test_waves_wait_before_a_barrier_of_inline_assembly():
     subject = Sum("gfx942", kernel=last_adds_behind_assembly)
     subject.run()
     np.testing.assert_array_equal(subject.out, subject.wanted)
 
 
+@pytest.mark.once
 def test_relaxed_atomics_order_nothing():
     subject = Sum("gfx942", "relaxed")
     with pytest.raises(OrderError, match=r"stored by `global_store.*missing buffer_wbl2|vmcnt"):

@@ -67,6 +67,7 @@ def launched(target, waits):
     return compiled
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
 def test_a_copy_that_still_lands_in_a_peer_s_reused_bytes(schedule):

@@ -87,6 +87,7 @@ def assemble(tool, target, text):
     return subprocess.run(command, input=text, capture_output=True, text=True)
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
 def test_capabilities_match_the_assembler(assembler, arch):
@@ -114,6 +115,7 @@ def test_every_capability_is_asked_about():
     assert named == set(INSTRUCTIONS) | NOT_ASKED
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arch", ARCHITECTURES, ids=lambda arch: arch.name)
 def test_shared_memory_matches_the_assembler(assembler, arch):
     tool, version = assembler
@@ -136,6 +138,7 @@ def test_spellings_are_unique_and_one_is_the_default():
     assert [arch.name for arch in ARCHITECTURES if arch.default] == ["sm_90"]
 
 
+@pytest.mark.once
 def test_tables_and_layouts_import_neither_triton_nor_torch():
     code = (
         "import sys, gluon_nvidia.arch, gluon_nvidia.layouts\n"

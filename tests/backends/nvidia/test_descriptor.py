@@ -280,6 +280,7 @@ def test_one_kernel_takes_torch_tensors_and_numpy_arrays_in_turn(simulated):
         assert out.tolist() == [len(base), 64, 64, len(base) + 16]
 
 
+@pytest.mark.once
 def test_dependencies_of_the_code_make_another_kernel(simulated):
     out = torch.zeros(4, dtype=torch.int32)
     kept = (1, describe())
@@ -358,6 +359,7 @@ def parameters_of(ptx):
     return fields
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["sm_90", "sm_100"])
 def test_passed_arguments_are_those_of_the_compiled_kernel(target):
     other = describe(FLOAT[None].contiguous(), (1, 8, 32), NVMMASharedLayout(128, 32, 3))
@@ -387,6 +389,7 @@ def says_its_box(d, out):
     gl.store(out, d.block_shape[1])
 
 
+@pytest.mark.once
 def test_a_descriptor_names_its_type_in_a_signature():
     text = "tensordesc<fp16[64, 32],NVMMASharedLayout(64, 16, 2)>"
     layout = NVMMASharedLayout(64, 16, 2)

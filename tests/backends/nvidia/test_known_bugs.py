@@ -32,6 +32,7 @@ def largest(a, out):
     gl.store(out, gl.max(v - v * 2, 0))
 
 
+@pytest.mark.once
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100"])
 def test_a_maximum_of_three_forgets_a_sign(target):
@@ -61,6 +62,7 @@ def beside_a_spare_barrier(boxes, INVALIDATED: gl.constexpr):
         mbarrier.invalidate(spare)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("invalidated", [False, True])
 def test_an_unused_barrier_is_where_a_copy_goes(invalidated):
     boxes = TensorDescriptor.from_tensor(np.zeros((64, 64), np.float16), [64, 64], SWIZZLED.value)
@@ -89,6 +91,7 @@ def across_blocks(x, GATHERS: gl.constexpr, layout: gl.constexpr):
         gl.store(x + offsets, gl.histogram(value, 256, layout=layout))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("gathers", [True, False])
 @pytest.mark.parametrize("shared", [True, False])
 def test_blocks_of_a_cluster_gather_and_count_by_themselves(
@@ -125,6 +128,7 @@ def in_two_loops(out, first, last, slot, SCALE: gl.constexpr):
     gl.store(out + rows[:, None] + columns[None, :], total)
 
 
+@pytest.mark.once
 def test_a_descriptor_is_left_in_front_of_a_loop_without_steps(monkeypatch):
     """The assembler's own code reads registers that nothing wrote; the kernel is assembled again, and reads none."""
     signature = {"out": "*fp32:16", "first": "i32", "last": "i32", "slot": "i32"}
@@ -188,6 +192,7 @@ def test_a_loop_multiplies_an_operand_in_all_steps():
     assert torch.allclose(out, expected, atol=1e-2)
 
 
+@pytest.mark.once
 def test_registers_of_an_operand_are_given_to_other_values(monkeypatch):
     """The assembler's own code keeps an operand of all steps where it puts that of another product."""
     signature = {"x": "*fp16:16", "y": "*fp16:16", "out": "*fp32:16"}

@@ -105,6 +105,7 @@ def random_shared(rng):
     return layout, [n * blocks_of(cga, d) for d, n in enumerate(shape)]
 
 
+@pytest.mark.once
 def test_shared_layouts_match_the_compiler(oracle):
     if TRITON_VERSION < (3, 7):
         pytest.skip("this Triton makes no linear layout of a shared one")

@@ -111,6 +111,7 @@ def test_maps_are_encoded_once_for_a_tensor_not_for_an_object(form):
     assert fake.maps[-1].shape == [64, 16]
 
 
+@pytest.mark.once
 def test_many_tensors_all_find_their_own_map(form):
     fake = FakeCuda([128, 4])
     launch = prepared(fake, [KIND], [META])
@@ -122,6 +123,7 @@ def test_many_tensors_all_find_their_own_map(form):
             assert fake.maps[number - 1].address == room[row].data_ptr()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("form", ["native"], indirect=True)
 def test_the_engine_forgets_maps_before_there_are_too_many(form):
     fake = FakeCuda([128, 4])

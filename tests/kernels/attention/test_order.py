@@ -218,6 +218,7 @@ def test_programs_that_take_packed_tiles_in_turn_end_together(
     assert max(free) <= most * work.sum() / programs + 2, free
 
 
+@pytest.mark.once
 def test_longest_tiles_of_packed_sequences_come_first():
     ends = np.cumsum([0, 5, 16, 1, 8]).astype(np.int32)
     out = np.zeros((1, 30, 5), np.int32)

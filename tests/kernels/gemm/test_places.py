@@ -35,6 +35,7 @@ def quotients(out, x, reciprocal, shift, SIZE: gl.constexpr):
     gl.store(out + places, quotient(gl.load(x + places), reciprocal, shift))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "rows, columns, group, batch", [(11, 3, 8, 2), (1, 1, 8, 3), (8, 5, 8, 1), (7, 2, 4, 2)]
 )

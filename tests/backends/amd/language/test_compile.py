@@ -51,6 +51,7 @@ INSTRUCTIONS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", list(UNITS))
 def test_instructions(target):
@@ -66,6 +67,7 @@ def test_instructions(target):
     assert not missing, isa[:2000]
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", list(UNITS))
 def test_results(on, target):

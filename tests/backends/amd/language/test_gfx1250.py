@@ -77,6 +77,7 @@ STORES = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("modifier", ["", ".ca", ".cg", ".cs", ".cv"])
 def test_cache_modifiers_of_loads(modifier):
     call = f"async_copy.global_to_shared(smem, p + offsets, cache_modifier='{modifier}')"
@@ -95,6 +96,7 @@ def test_shared_to_global_needs_3_7():
     refuse(copy(STORES[0] + "  # HERE"), CapabilityError, "shared_to_global needs Triton >= 3.7")
 
 
+@pytest.mark.once
 @mistakes("""
 error | match | call
 DtypeError | not shared memory | async_copy.global_to_shared(x, p + offsets)
@@ -115,6 +117,7 @@ def test_bad_copies_and_barriers(call, error, match):
     refuse(copy(call + "  # HERE"), error, match)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "dtype, few, enough",
     [("gl.int8", 2, 4), ("gl.float16", 1, 2), ("gl.float32", 0, 1), ("gl.float64", 0, 1)],
@@ -142,6 +145,7 @@ BARRIERS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("call", BARRIERS)
 def test_barriers(call):
     agree(copy(call))

@@ -11,6 +11,7 @@ from tests.frontend import names_table
 ROWS = names_table.read(Path(__file__).with_name("names.json"))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_name(row):
     names_table.check(row)

@@ -49,6 +49,7 @@ MATMULS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target, case", MATMULS)
 def test_matmul(target, case):

@@ -74,6 +74,7 @@ def test_mma_errors(changes, error, match):
     refuse(body(**changes), error, match)
 
 
+@pytest.mark.once
 @mistakes("""
 error | match | call
 LimitError | 1024 columns | allocate_tensor_memory(gl.float32, [128, 1024], A)

@@ -50,6 +50,7 @@ INSTRUCTIONS = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("target", ["nvidia:sm_80", "nvidia:sm_90"])
 def test_instructions(target):
     import torch

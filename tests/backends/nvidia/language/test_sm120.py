@@ -56,12 +56,14 @@ DESCRIPTOR = """
 """
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arch", [120, 121])
 def test_mma_and_barriers(arch):
     assert "tt.dot" in agree(source("mma_v2, fence_async_shared", PRODUCT, arch))
     assert "ttng.wait_barrier" in agree(source("mbarrier", BARRIER, arch))
 
 
+@pytest.mark.once
 def test_tma():
     body = DESCRIPTOR.format(
         load="async_copy_global_to_shared", store="async_copy_shared_to_global"
@@ -89,6 +91,7 @@ GATHER = """
 """
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("arch", [120, 121])
 @pytest.mark.parametrize(
     "names, body, match",

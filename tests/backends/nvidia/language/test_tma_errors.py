@@ -22,6 +22,7 @@ from tests.tables import mistakes
 BUFFER = r"s = gl.allocate_shared_memory(\1); load(desc, [0, 0], bar, s)  # HERE"
 
 
+@pytest.mark.once
 @pytest.mark.sampled(2)
 @mistakes("""
 error | match | body
@@ -55,6 +56,7 @@ def test_operands_that_do_not_fit(body, error, match):
     refuse(using(body), error, match)
 
 
+@pytest.mark.once
 @mistakes("""
 error | match | body
 ShapeError | a scalar has no layout | btma.async_gather(desc, n, 0, bar, rows)
@@ -70,6 +72,7 @@ def test_rows_that_do_not_fit(body, error, match):
     refuse(using(body + "  # HERE", ROW, 100), error, match)
 
 
+@pytest.mark.once
 def test_rows_of_a_box_of_several():
     refuse(
         using("btma.async_gather(desc, x, 0, bar, rows)  # HERE", PLAIN, 100), ShapeError, "one row"
@@ -82,6 +85,7 @@ def test_rows_of_a_box_of_several():
     )
 
 
+@pytest.mark.once
 @mistakes("""
 error | match | arguments
 DtypeError | not a scalar pointer | n, [m, n], [n, 1], [64, 64], F16
@@ -122,6 +126,7 @@ def test_transposed_boxes():
         pass  # the host refuses it already
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("call", ["async_store", "async_atomic_add"])
 def test_stores_of_padded_fp4(call):
     layout = "gl.constexpr(gl.NVMMASharedLayout(128, 8, 2, fp4_padded=True))"
@@ -169,6 +174,7 @@ def test_hardware_without_tma():
     )
 
 
+@pytest.mark.once
 def test_errors_of_signatures():
     from gluon_core.compiler import compile
     from gluon_core.compiler.source import GluonASTSource

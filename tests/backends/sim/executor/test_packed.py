@@ -117,6 +117,7 @@ def run(kind, a, b, c, dtype, result=None):
     return out
 
 
+@pytest.mark.once
 @newer
 def test_float32():
     a, b, c = numbers(3, 1)
@@ -126,6 +127,7 @@ def test_float32():
     np.testing.assert_array_equal(run("fma", a, b, c, gl.float32), fma(a, b, c))
 
 
+@pytest.mark.once
 @newer
 @pytest.mark.parametrize("kind", ["add", "mul", "min", "max"])
 def test_float16(kind):

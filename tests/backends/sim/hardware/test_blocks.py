@@ -57,6 +57,7 @@ def run(kernel, *constants):
     np.testing.assert_array_equal(out, a)
 
 
+@pytest.mark.once
 @since_8
 @pytest.mark.parametrize("there, back", [(COLUMNS, ROWS), (ROWS, COLUMNS), (ROWS, ROWS)])
 def test_stores_and_loads_of_another_block_need_a_barrier_of_the_cluster(there, back):
@@ -88,6 +89,7 @@ def exchanges(a, out, PART: gl.constexpr):
     gl.barrier(cluster=True)
 
 
+@pytest.mark.once
 @since_8
 @pytest.mark.parametrize("part", ["branch", "buffer"])
 def test_blocks_of_programs_that_do_not_do_the_same(part):
@@ -97,6 +99,7 @@ def test_blocks_of_programs_that_do_not_do_the_same(part):
     assert error.value.program == ((1, 0, 0) if part == "branch" else (0, 0, 0))
 
 
+@pytest.mark.once
 @since_8
 def test_a_block_that_ends_while_another_reads_its_memory():
     run(exchange, COLUMNS, COLUMNS, "nothing", False)  # nobody reads another's
@@ -167,6 +170,7 @@ def send(a, out, ROUNDS: gl.constexpr, SYNC: gl.constexpr):
             gl.barrier(cluster=True)
 
 
+@pytest.mark.once
 @since_8
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_stores_to_a_block_that_still_reads(schedule):

@@ -68,6 +68,7 @@ def run(grid=(5, 3, 2), **settings):
     return counts, owners
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("schedule", ["latest", "eager", "random"])
 def test_each_program_runs_once(schedule):
     counts, owners = run(schedule=schedule, seed=5)
@@ -110,6 +111,7 @@ def once(out, EXPECT: gl.constexpr, FENCE: gl.constexpr):
     mbarrier.invalidate(bar)
 
 
+@pytest.mark.once
 def test_the_answer_is_sixteen_bytes():
     out = np.zeros(1, np.int32)
     once[(1,)](out, 16, True)
@@ -118,6 +120,7 @@ def test_the_answer_is_sixteen_bytes():
         once[(1,)](out, 32, True)
 
 
+@pytest.mark.once
 @pytest.mark.usefixtures("no_implied_fences")
 def test_the_answer_comes_through_the_other_proxy():
     with pytest.raises(RaceError, match="fence"):
