@@ -145,7 +145,7 @@ def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:
 def _before(tree: ast.AST, loop: ast.For) -> Optional[tuple[ast.stmt, ast.For]]:
     """Return the two statements before a loop, of which the second is a loop, too."""
     todo: list[ast.AST] = [tree]
-    for node in todo:  # which grows by statements alone: a walk over all nodes takes ten times as long
+    for node in todo:  # which grows, by statements alone
         for block in (getattr(node, name, None) for name in ("body", "orelse")):
             if not isinstance(block, list):
                 continue
