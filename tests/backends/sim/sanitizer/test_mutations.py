@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Optional
 
 import numpy as np
@@ -204,6 +204,20 @@ PENDING = {
 
 
 def mutants(program: Any) -> Iterator[Mutant]:
+    """Yield the mutants of a program; what the simulator found in one is not kept for another."""
+
+    def changing(change: Callable[[], None]) -> Callable[[], None]:
+        def changed() -> None:
+            change()
+            program.found = type(program.found)()
+
+        return changed
+
+    for mutant in _mutants(program):
+        yield replace(mutant, apply=changing(mutant.apply), undo=changing(mutant.undo))
+
+
+def _mutants(program: Any) -> Iterator[Mutant]:
     for op in list(program.walk_ops()):
         if not op.name.startswith(SYNCHRONIZES) and "mbarrier_arrive" not in op.name:
             continue
