@@ -131,7 +131,7 @@ class _Variant:
         """
         edits = edits_of(self.graph, self.solution, name)
         parts = self.graph, self.solution, imports
-        return _helpers(edits, *parts), _imported(edits, *parts)
+        return _helpers(edits, *parts), _imported(edits, edits, *parts)
 
     def bare(self) -> str:
         """Return the text without comments and definitions of layouts."""
@@ -333,13 +333,19 @@ def _helpers(edits: Edits, graph: Graph, solution: Solution, imports: Imports) -
         here, there = (one.fn.fn.__code__.co_filename for one in (edits, called))
         if here != there and not getattr(called.fn, "written", False):
             text += f"# From {Path(there).name}.\n"
-        text += f"@{imports.library()}.jit\n{_imported(called, graph, solution, imports)}\n\n"
+        text += (
+            f"@{imports.library()}.jit\n{_imported(called, edits, graph, solution, imports)}\n\n"
+        )
     return text
 
 
-def _imported(edits: Edits, graph: Graph, solution: Solution, imports: Imports) -> str:
-    """Return the definition of a function with the names that its file has."""
-    copies = {called.name for called in edits.calls.values()} | {edits.name}
+def _imported(
+    edits: Edits, kernel: Edits, graph: Graph, solution: Solution, imports: Imports
+) -> str:
+    """Return the definition of a function of a kernel with the names that its file has."""
+    copies = {
+        one.name for one in kernel.all()
+    }  # some are read in branches that this one does not take
     return imports.given(explicit_text(edits, graph, solution), edits.fn, copies)
 
 

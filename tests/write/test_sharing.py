@@ -364,7 +364,7 @@ def test_written_launches_ask_for_four_warps(tmp_path, monkeypatch, launch, warp
     path = tmp_path / "attention.py"
     path.write_text(f"{IMPORTS}{inspect.getsource(attention.fn)}\n{launch}")
     text, _ = written(str(path), registry().target("sm_90"))
-    assert ("num_warps=4, num_stages=2)" in text) == (warps == 4)
+    assert ("num_warps=4, num_stages=2" in text) == (warps == 4)
     assert ("consumers=3" in text) == (warps == 4)
     path.write_text(text)
     monkeypatch.setenv("GLUON_TARGET", "sim:hopper")
