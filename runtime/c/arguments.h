@@ -44,7 +44,8 @@ typedef struct {
     PyObject *encode;         /* encode(number, descriptor) -> bytes for maps that C leaves to it, or None */
     EncodeTiled encode_tiled; /* or NULL */
     int unmark;               /* clear the mark of small tensors, see descriptor.py */
-    MapKind maps[MAX_MAPS];
+    MapKind maps[MAX_MAPS];         /* of descriptors, then of the programs: */
+    const int64_t *programs, *end; /* of `put_made` */
     int flat;                  /* no argument is a tuple or a descriptor */
     char kinds[MAX_KINDS + 1]; /* ends with 0 */
 } Launch;
@@ -66,8 +67,7 @@ static const void *content(PyObject *tuple, size_t size)
     return NULL;
 }
 
-/* Return whether an integer parameter holds a number; its letter is that of the struct module, where upper case is
- * unsigned. */
+/* Return whether an integer parameter holds a number; its letter is that of the struct module, where upper case is unsigned. */
 static inline int holds(char letter, long long number)
 {
     int bits = letter_bits(letter);
@@ -135,8 +135,7 @@ static int read_array(void *object, View *out)
     return 0;
 }
 
-/* Exact classes of arrays, of tensors whose library offers that table, and of descriptors, which have no `read`; they
- * live as long as the process. */
+/* Exact classes of arrays, of tensors whose library offers that table, and of descriptors, which have no `read`; they live as long as the process. */
 static struct {
     PyTypeObject *cls;
     ReadView read;

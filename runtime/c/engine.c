@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 23     /* of this interface; native.py takes no other */
+#define VERSION 24     /* of this interface; native.py takes no other */
 #define MAX_KINDS 512  /* letters that describe the arguments, brackets of tuples included */
 #define MAX_PARAMETERS 128
 #define DEVICE_CPU 1    /* DLPack's numbers */
@@ -27,23 +27,24 @@
 static COLD PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
 {
     static char *known[] = {"letters", "call", "device", "threads", "shared", "num_ctas", "maps", "cooperative", "dependent",
-                            "hip", "function", "current_device", "allocate", "encode", "encode_tiled", "unmark", NULL};
+                            "hip", "function", "current_device", "allocate", "encode", "encode_tiled", "unmark", "programs", NULL};
     unsigned long long function = 0, current_device = 0, encode_tiled = 0;
     PyObject *call;
-    const char *kinds, *maps;
-    Py_ssize_t length, size, depth = 0, values = 2;
+    const char *kinds, *maps, *programs = NULL;
+    Py_ssize_t length, size, words = 0, depth = 0, values;
     int cooperative = 0, dependent = 0, hip = 0;
     Launch self = {.allocate = Py_None, .encode = Py_None};
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s#OOIIIy#|pppKKOOKp", known, &kinds, &length, &call, &self.device,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "s#OOIIIy#|pppKKOOKpy#", known, &kinds, &length, &call, &self.device,
                                      &self.config.block[0], &self.config.shared, &self.ctas, &maps, &size, &cooperative,
                                      &dependent, &hip, &function, &current_device, &self.allocate, &self.encode,
-                                     &encode_tiled, &self.unmark) ||
+                                     &encode_tiled, &self.unmark, &programs, &words) ||
         ((self.index = (int)PyLong_AsLong(self.device)) == -1 && PyErr_Occurred()))
         return NULL;
+    values = 2 + size / (Py_ssize_t)sizeof *self.maps;
     for (Py_ssize_t i = 0; i < length; i++) {
         depth += (kinds[i] == '(') - (kinds[i] == ')');
         self.count += kinds[i] == '(' ? depth == 1 : kinds[i] != ')' && depth == 0;
-        values += kinds[i] == 'T' ? 1 + 2 * RANK : kinds[i] != 'x';
+        values += kinds[i] == 'T' ? 2 * RANK : kinds[i] != 'x';
     }
     if (length > MAX_KINDS || values > MAX_VALUES || size > (Py_ssize_t)sizeof self.maps)
         return PyErr_Format(PyExc_ValueError, "a launch takes at most %d values, %d of them descriptors", MAX_VALUES, MAX_MAPS);
@@ -62,7 +63,10 @@ static COLD PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject
     self.least = self.count;
     for (; length > 0 && self.least > 0 && kinds[length - 1] == 'x'; length--)
         self.least--;
-    return Py_BuildValue("y#OOOO", &self, sizeof self, call, self.device, self.allocate, self.encode);
+    OWNED PyObject *owner = PyBytes_FromStringAndSize(programs, words);
+    self.programs = owner == NULL ? NULL : (const void *)PyBytes_AsString(owner);
+    self.end = self.programs + words / (Py_ssize_t)sizeof *self.programs;
+    return Py_BuildValue("y#OOOOO", &self, sizeof self, call, self.device, self.allocate, self.encode, owner);
 }
 
 static COLD PyObject *teach(PyObject *Py_UNUSED(module), PyObject *cls)

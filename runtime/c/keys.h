@@ -187,8 +187,7 @@ static int add_size(Reader *to, PyObject *value)
     return answer == NULL || add(to, answer == Py_True);
 }
 
-/* Read one argument: its class, and the facts that the choice depends on. Below 0 where C does not know it; then
- * there may be an exception, too. */
+/* Read one argument: its class, and the facts that the choice depends on. Below 0 where C does not know it; then there may be an exception, too. */
 static int read_value(Reader *to, PyObject *value, int flags)
 {
     PyTypeObject *cls = Py_TYPE(value);

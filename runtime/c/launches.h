@@ -67,8 +67,7 @@ static inline int put_leaf(const Launch *self, char kind, const Leaf *leaf, Key 
     return 0;
 }
 
-/* Put the pointers that close every list: global and profile scratch. Return the objects that keep them alive, or
- * NULL with or without an error. */
+/* Put the pointers that close every list: global and profile scratch. Return the objects that keep them alive, or NULL with or without an error. */
 static PyObject *take_scratch(const Launch *self, const Config *config, Packed *to)
 {
     const unsigned int *grid = config->grid;
@@ -83,6 +82,8 @@ static PyObject *take_scratch(const Launch *self, const Config *config, Packed *
     return answer;
 }
 
+#include "made_maps.h"
+
 /* Launch through a driver in Python. */
 static __attribute__((noinline)) int launch_in_python(const Launch *self, const Config *config, void **parameters)
 {
@@ -91,8 +92,7 @@ static __attribute__((noinline)) int launch_in_python(const Launch *self, const 
     return answer == NULL ? -1 : (int)PyLong_AsLong(answer);
 }
 
-/* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL. Unless
- * it returns 0, nothing was launched, with or without an exception. */
+/* Launch with the leaves of the arguments, or with `flat` ones, on `stream`, the current one where it is NULL; unless it returns 0, nothing was launched. */
 static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject *const *flat, const unsigned int *grid,
                 PyObject *stream)
 {
@@ -123,20 +123,19 @@ static int send(const Launch *self, PyObject *stream_of, Reader *from, PyObject 
     if (flat == NULL && leaf != from->leaves)
         return -1;
     OWNED PyObject *owners = take_scratch(self, &config, &packed);
-    if (owners == NULL && PyErr_Occurred())
-        return -1;
+    int status = owners == NULL && PyErr_Occurred() ? -1 : put_made(self, &packed);
+    if (status)
+        return status;
     config.grid[0] *= self->ctas;
     if (self->call == NULL)
         return launch_in_python(self, &config, packed.parameters);
-    int status;
     Py_BEGIN_ALLOW_THREADS
     status = self->call(&config, self->function, packed.parameters, NULL);
     Py_END_ALLOW_THREADS
     return status;
 }
 
-/* Read the arguments of a launch by its letters, those outside tuples when they are put; constants at the end may be
- * missing. */
+/* Read the arguments of a launch by its letters, those outside tuples when they are put; constants at the end may be missing. */
 static int read_arguments(const Launch *launch, PyObject *const *args, Py_ssize_t count, Reader *to)
 {
     const char *kind = launch->kinds;

@@ -13,7 +13,7 @@ from typing import Any, Callable, Sequence
 
 __all__ = ["LETTERS", "engine", "launch", "map_kind", "stream", "teach"]
 
-_VERSION = 23  # of the interface of `engine.c`
+_VERSION = 24  # of the interface of `engine.c`
 # The letter of each type of numbers: that of the struct module; y is bfloat16.
 _TYPES = "i1 i8 i16 i32 i64 u1 u8 u16 u32 u64 fp16 bf16 fp32 f32 fp64"
 LETTERS = dict(zip(_TYPES.split(), "bbhiqBBHIQeyffd"))
@@ -64,7 +64,7 @@ def launch(letters: str, *, call: Any, maps: Sequence[bytes] = (), **parts: Any)
         letters: one per argument: P for pointers, T for descriptors, x for constants, else one of `LETTERS`; those of a tuple
             in parentheses.
         call: the address of `cuLaunchKernelEx`, or `f(config, parameters) -> status`, which gets addresses.
-        maps: of each descriptor, from `map_kind`.
+        maps: of each descriptor, from `map_kind`, then those that the launch makes by `programs`, see `put_made` in C.
         parts: the index of its `device`, its `threads` per block, bytes of `shared` memory and `num_ctas`. Optional:
             `cooperative` and `dependent` launches, `hip` for HIP's attributes; the `function`; `current_device`, the
             address of `cuCtxGetDevice` where there are several devices; `allocate(programs, stream) -> (address, address,

@@ -15,10 +15,15 @@ from gluon_core.plugin.triton_compiler import TritonDevice
 from gluon_nvidia import driver as driver_module
 from gluon_nvidia.driver import Driver
 
-__all__ = ["allocator"]
+__all__ = ["allocator", "size"]
 
 _TORCH_ALIGNMENT = 512
 _OVERLAPPING = 8  # launches with launch_pdl that may be under way at once
+
+
+def size(metadata: Any) -> int:
+    """Return the bytes of scratch memory that each block of a kernel needs."""
+    return sum(getattr(metadata, f"{kind}_scratch_size", 0) or 0 for kind in ("global", "profile"))
 
 
 def allocator(

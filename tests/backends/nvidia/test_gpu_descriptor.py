@@ -102,14 +102,18 @@ def read_box(desc, out, y, x, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT:
 
 
 @gluon.jit
-def copy_own(src, dst, rows, columns, SHAPE: gl.constexpr, LAYOUT: gl.constexpr):
-    """Descriptors that the kernel makes: they live in scratch memory."""
+def copy_own(
+    src, dst, rows, columns, SHAPE: gl.constexpr, LAYOUT: gl.constexpr, ROWS: gl.constexpr = True
+):
+    """Descriptors of each program's ROWS, which live in scratch memory, or of all rows, which launches on a GPU make."""
+    y = gl.program_id(0) * SHAPE[0]
+    if ROWS:
+        src, dst, rows, y = src + y * columns, dst + y * columns, rows - y, 0
     a = tma.make_tensor_descriptor(src, [rows, columns], [columns, 1], SHAPE, LAYOUT)
     b = tma.make_tensor_descriptor(dst, [rows, columns], [columns, 1], SHAPE, LAYOUT)
     smem = gl.allocate_shared_memory(a.dtype, SHAPE, LAYOUT)
     bar = mbarrier.allocate_mbarrier()
     mbarrier.init(bar, count=1)
-    y = gl.program_id(0) * SHAPE[0]
     for x in range(0, columns, SHAPE[1]):
         load_box(a, [y, x], smem, bar, (x // SHAPE[1]) % 2)
         fence_async_shared()
@@ -294,8 +298,9 @@ def test_descriptors_in_tuples(device):
         d.zero_()
 
 
+@pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("allocator", ["own", "user's"])
-def test_descriptors_that_a_kernel_makes(device, allocator):
+def test_descriptors_that_a_kernel_makes(device, allocator, rows):
     from triton.runtime import _allocation
 
     asked = []
@@ -310,12 +315,12 @@ def test_descriptors_that_a_kernel_makes(device, allocator):
     token = _allocation._allocator.set(allocate) if allocator != "own" else None
     try:
         for _ in range(3):
-            copy_own[(3,)](src, dst, 48, 192, [16, 64], layout)
+            copy_own[(3,)](src, dst, 48, 192, [16, 64], layout, rows)
     finally:
         if token is not None:
             _allocation._allocator.reset(token)
     assert equal(src, dst)
-    assert bool(asked) == (allocator != "own" and device == "cuda")
+    assert bool(asked) == (allocator != "own" and device == "cuda" and rows)
 
 
 def test_one_kernel_for_many_tensors_and_one_descriptor_for_many_boxes(device):
@@ -400,15 +405,15 @@ class TestOnGpu:
             copy_boxes[(4,)](described(src, [16, 32]), described(out, [16, 32]), (2, 2))
         assert equal(src, out)
 
-    @pytest.mark.parametrize("own", [False, True])
+    @pytest.mark.parametrize("own", [None, False, True])
     def test_a_graph_captures_and_replays(self, gpu, own):
         src = random([48, 192], "float16", "cuda")
         out = torch.zeros_like(src)
         layout = NVMMASharedLayout(128, 16, 2)
 
         def launch():
-            if own:
-                copy_own[(3,)](src, out, 48, 192, [16, 64], layout)
+            if own is not None:
+                copy_own[(3,)](src, out, 48, 192, [16, 64], layout, own)
             else:
                 copy_boxes[(9,)](described(src, [16, 64]), described(out, [16, 64]), (3, 3))
 

@@ -167,7 +167,7 @@ def test_threads_do_not_share_a_buffer():
 
 
 def compiled(**fields):
-    kernel = SimpleNamespace(name="kernel", kernel=b"cubin", metadata=metadata(**fields))
+    kernel = SimpleNamespace(name="kernel", asm={}, kernel=b"cubin", metadata=metadata(**fields))
     kernel.signature_types = lambda: ()
     return kernel
 
