@@ -303,7 +303,7 @@ class LoopReader(Form):
         within = next(s for s in loop.node.body if any(node is call for node in nodes_in(s)))
         nodes = set(map(id, nodes_in(within)))
         read = [p for p in loop.products if id(p) in nodes]
-        read = [p for p in read if self.unit_reads(p, loop) or self._several(p, loop)]
+        read = [p for p in read if self.unit_reads(p, loop) or self.several(p, loop)]
         if not read or call is not read[0]:
             return []
         first, last = within.lineno, within.end_lineno or within.lineno
@@ -319,7 +319,7 @@ class LoopReader(Form):
             return False
         return not self.takes_several or self.unit_reads(node, loop)
 
-    def _several(self, call: ast.Call, loop: Loop) -> dict[int, str]:
+    def several(self, call: ast.Call, loop: Loop) -> dict[int, str]:
         """Return the operands of a product, by id, that other products read, too, and the texts that load them."""
         texts: dict[int, str] = {}
         for operand in operands_of(call):
@@ -410,7 +410,7 @@ class LoopReader(Form):
         for product in loop.products if loop is not None and self.takes_several else ():
             assert loop is not None
             if not self.unit_reads(product, loop):
-                loaded |= self._several(product, loop)
+                loaded |= self.several(product, loop)
 
         def visit(part: ast.AST) -> None:
             if id(part) in loaded and isinstance(part, ast.expr):

@@ -34,6 +34,7 @@ from gluon_write.syntax import mentions, nodes_in
 __all__ = ["staged"]
 
 _INDENT = "    "
+_STORED = 3  # arguments of a store: descriptor, coordinates and value
 _BARRIERS = 2048  # bytes for barriers and the padding of buffers
 
 
@@ -223,7 +224,7 @@ class _Stager(Form):
         written = (
             self._loop(loop, names, space, stages)
             if outer is None
-            else self._rounds(loop, outer, names, space, stages, free_name("step_ahead", taken))
+            else self._rounds(loop, outer, names, space, stages, taken)
         )
         edits = [*self._before(loop, names, space), *written]
         lines = list(self.lines)
@@ -456,10 +457,18 @@ class _Stager(Form):
         return None if inside & descriptors else outer
 
     def _rounds(
-        self, loop: _Loop, outer: Around, names: dict[str, str], space: str, stages: int, count: str
+        self,
+        loop: _Loop,
+        outer: Around,
+        names: dict[str, str],
+        space: str,
+        stages: int,
+        taken: set[str],
     ) -> list[Any]:
-        """Return edits that copy ahead across the rounds of the loop around."""
+        """Return edits that copy ahead across the rounds of the loop around, while the tiles of a round are stored."""
         assert isinstance(loop.node.target, ast.Name) and loop.product is not None
+        count = free_name("step_ahead", taken)
+        writers, stores = self._stores(outer, taken)
         indent, inner = " " * outer.node.col_offset, " " * loop.node.body[0].col_offset
         tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
         one = loop.step == "1"
@@ -493,6 +502,7 @@ class _Stager(Form):
             f"{indent}# and go on to the next round while the last one ends.",
             f"{indent}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
             f"{indent}{steps} = {total if one else f'{space}.cdiv({total}, {loop.step})'}",
+            *(f"{indent}{w} = {space}.portable.writer({d})" for d, w in writers.items()),
             f"{indent}{outer.moved[outer.variable]} = {outer.first}",
             *(f"{indent}{moved_on(statement, outer.moved)}" for statement in outer.ahead),
             f"{indent}{count} = 0",
@@ -511,13 +521,36 @@ class _Stager(Form):
             (outer.node.lineno, outer.node.lineno - 1, before),
             *self._waits(loop, f"{tiles}.wait({step})"),
             (loop.product.lineno, loop.product.end_lineno, product),
-            (last + 1, last, [f"{indent}{tiles}.close()"]),
+            (last + 1, last, [f"{indent}{one}.close()" for one in (tiles, *writers.values())]),
         ]
         if loop.node.body[-1] is loop.product:
             edits[-2] = (loop.product.lineno, loop.product.end_lineno, [*product, read])
         else:
             edits.append((end + 1, end, [read]))
-        return edits
+        return [*edits, *stores]
+
+    def _stores(self, outer: Around, taken: set[str]) -> tuple[dict[str, str], list[Any]]:
+        """Return writers of the descriptors that rounds store to, and edits of the stores: the next round need not wait."""
+        writers: dict[str, str] = {}
+        edits: list[Any] = []
+        for node in nodes_in(outer.node):
+            if not isinstance(node, ast.Expr) or self.called(node.value) is not portable.store:
+                continue
+            call = node.value
+            assert isinstance(call, ast.Call)
+            first = self.lines[node.lineno - 1].encode()[: node.col_offset]
+            last = self.lines[(node.end_lineno or 1) - 1].encode()[node.end_col_offset or 0 :]
+            if len(call.args) != _STORED or call.keywords or (first + last).strip():
+                continue
+            tiles, place, value = map(self.text_of, call.args)
+            described = self.descriptors.get(tiles)
+            if described is None or (described.end_lineno or 0) >= outer.node.lineno:
+                continue
+            if tiles not in writers:
+                writers[tiles] = free_name(f"{tiles}_writer", taken)
+            stored = f"{first.decode()}{writers[tiles]}.store({place}, {value})"
+            edits.append((node.lineno, node.end_lineno, stored.splitlines()))
+        return writers, edits
 
 
 def _replaced(text: str, name: str, new: str) -> str:

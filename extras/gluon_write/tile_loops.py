@@ -91,7 +91,11 @@ class LoopsOfTiles(LoopReader):
 
     def suits(self, loop: Loop) -> bool:
         """Return True if a loop of products can have partitions."""
-        if not loop.issued or any(self._writes(node) for node in nodes_in(loop.node)):
+        return bool(loop.issued) and self.copies_alone(loop)
+
+    def copies_alone(self, loop: Loop) -> bool:
+        """Return True if nothing in a loop keeps its tiles from being copied steps ahead."""
+        if any(self._writes(node) for node in nodes_in(loop.node)):
             return False
         body = [node for statement in loop.node.body for node in nodes_in(statement)]
         changed = {

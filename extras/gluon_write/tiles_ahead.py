@@ -6,7 +6,8 @@
         value = gl.portable.load(v_tiles, [start, 0])
         acc = gl.portable.mma(weight_of(score), value, acc)
 
-becomes a pipeline that one thread feeds by TMA, where the kernel cannot have partitions.
+becomes a pipeline that one thread feeds by TMA, where the kernel cannot have partitions. Products of fewer rows than a warp group
+takes load each tile from its buffer.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any, Mapping
 
 from gluon_core.plugin.targets import Target
 from gluon_write.form import changed_copy, free_name, one_line, renamed
-from gluon_write.loops import Loop, Tile
+from gluon_write.loops import Loop, Tile, viewed
 from gluon_write.prefetch import Prefetcher
 from gluon_write.sketch import Sketch
-from gluon_write.syntax import nodes_in, stores
+from gluon_write.syntax import nodes_in, operands_of, stores
 from gluon_write.tile_loops import LoopsOfTiles
 
 __all__ = ["has_several_products", "reads_tiles", "tiles_ahead"]
@@ -33,16 +34,19 @@ def tiles_ahead(fn: Any, drawn: Sketch, stages: int, target: Target, warps: int)
     Args:
         drawn: the traced kernel. stages: buffers for each tile. warps: of the program.
     """
-    able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps % _GROUP == 0
-    if stages < 2 or not able or not drawn.copied or drawn.warps:
+    if stages < 2 or not target.has("nvidia.tma") or not drawn.copied or drawn.warps:
         return fn
     room = target.architecture.limits.shared_memory
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        text = _TilePrefetcher(jit, number, drawn, target, warps).text(stages, room)
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    able = target.has("nvidia.wgmma") and warps % _GROUP == 0
+    for kind in (_TilePrefetcher, _WarpProducts) if able else (_WarpProducts,):
+        texts: dict[int, str] = {}
+        for number, jit in enumerate(drawn.jits):
+            text = kind(jit, number, drawn, target, warps).text(stages, room)
+            if text is not None:
+                texts[number] = text
+        if texts:
+            return changed_copy(fn, drawn.jits, texts, {})
+    return fn
 
 
 def has_several_products(drawn: Sketch, target: Target) -> bool:
@@ -81,12 +85,16 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     def read(self, node: Any) -> Any:
         loop = super().read(node)
-        if loop is None or len(loop.issued) < 2 or not self.suits(loop):
+        if loop is None or not self.is_one(loop):
             return None
         moves = [s for tile in loop.tiles.values() for s in self._moves(loop, tile)]
         if not all(statement in loop.ahead for statement in moves):
             return None
         return None if self._asks(loop) else loop
+
+    def is_one(self, loop: Loop) -> bool:
+        """Return True for a loop of the products that this class writes."""
+        return len(loop.issued) > 1 and self.suits(loop)
 
     def _asks(self, loop: Loop) -> bool:
         """Return True if arithmetic asks for the shape of a tile, whose buffer may be transposed."""
@@ -161,3 +169,28 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
             return [*text, f"{ahead} += {stride}"]
 
         return lines
+
+
+class _WarpProducts(_TilePrefetcher):
+    """Write loops of products that warps multiply from registers."""
+
+    takes_several = True
+
+    def __init__(self, fn: Any, number: int, drawn: Sketch, target: Target, warps: int):
+        super().__init__(fn, number, drawn, target, warps)
+        self.wgmma = False
+
+    def is_one(self, loop: Loop) -> bool:
+        self.wgmma = self.target.has("nvidia.wgmma") and self.warps % _GROUP == 0
+        grouped = self.on_shared(loop)
+        self.wgmma = False
+        return not grouped and len(loop.products) > 1 and self.copies_alone(loop)
+
+    def several(self, call: ast.Call, loop: Loop) -> dict[int, str]:
+        texts: dict[int, str] = {}
+        for operand in operands_of(call):
+            name = viewed(operand, self) or ""
+            if name in loop.tiles:
+                across = isinstance(operand, ast.Name) == loop.tiles[name].transposed
+                texts[id(operand)] = f"{name}{'.permute((1, 0))' if across else ''}.load()"
+        return texts

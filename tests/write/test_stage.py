@@ -150,6 +150,39 @@ def test_ring_outlives_the_rounds():
     body = text[text.index("scf.for") :]
     assert "init_barrier" in text and "init_barrier" not in body
     assert body.count("async_tma_copy_global_to_local") == 2
+    stored = body.index("async_tma_copy_local_to_global")  # the next round waits for it
+    assert body.index("async_tma_store_wait") < stored
+
+
+@gluon.jit(layouts="auto")
+def gated(x, w, v, y, H, BM: gl.constexpr, BH: gl.constexpr, D: gl.constexpr):
+    """Multiply by one matrix, keep what is positive, and multiply by the other: few rows, which warps multiply."""
+    x_tiles = gl.portable.descriptor(x, [BM, D], [D, 1], [BM, D])
+    w_tiles = gl.portable.descriptor(w, [H, D], [D, 1], [BH, D])
+    v_tiles = gl.portable.descriptor(v, [H, D], [D, 1], [BH, D])
+    rows = gl.portable.load(x_tiles, [0, 0])
+    acc = gl.zeros([BM, D], gl.float32)
+    for h in range(0, H, BH):
+        first = gl.portable.load(w_tiles, [h, 0])
+        inner = gl.portable.mma(rows, first.T, gl.zeros([BM, BH], gl.float32))
+        second = gl.portable.load(v_tiles, [h, 0])
+        acc = gl.portable.mma(gl.maximum(inner, 0.0).to(gl.float16), second, acc)
+    i, j = gl.arange(0, BM), gl.arange(0, D)
+    gl.store(y + i[:, None] * D + j[None, :], acc)
+
+
+@pytest.mark.parametrize("rows", [32, 64])
+def test_products_of_few_rows_have_a_ring(rows, chosen_sources):
+    rng = np.random.default_rng(4)
+    x, w, v = (rng.integers(-2, 3, (n, 32)).astype(np.float16) for n in (rows, 160, 160))
+    y = np.zeros((rows, 32), np.float32)
+    for schedule in ("eager", "latest"):
+        with using(schedule=schedule):
+            gated[(1,)](x, w, v, y, 160, rows, 32, 32, num_stages=3, target="sim:hopper")
+        inner = np.maximum(x.astype(np.float32) @ w.astype(np.float32).T, 0)
+        assert np.array_equal(y, inner @ v.astype(np.float32)), schedule
+    assert ("first.permute((1, 0)).load()" in chosen_sources[0]) == (rows < 64)
+    assert rows > 32 or "tiles = gl.portable.pipeline([w_tiles, v_tiles], 3)" in chosen_sources[0]
 
 
 def test_wgmma_reads_the_ring():
