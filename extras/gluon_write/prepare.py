@@ -24,6 +24,7 @@ from gluon_write.relaxed_sums import with_relaxed_sums
 from gluon_write.sketch import Sketch
 from gluon_write.unrolled import unrolled
 from gluon_write.whole_steps import in_whole_steps
+from gluon_write.with_spaces import with_spaces
 
 __all__ = ["prepared"]
 
@@ -36,9 +37,10 @@ def prepared(
     Args:
         traced: makes the trace of a form of the kernel.
     """
-    fn, drawn = unrolled(fn, traced)
+    fn, drawn = unrolled(with_spaces(fn), traced)
     while (by_name := methods_called(fn, drawn)) is not fn:
-        fn, drawn = by_name, traced(by_name)
+        fn = with_spaces(by_name)
+        drawn = traced(fn)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
     whole = steps_inlined(fn, drawn)

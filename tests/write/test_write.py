@@ -450,3 +450,44 @@ def test_a_text_wants_no_machine_code(tmp_path, monkeypatch):
     text, kernels = written(str(path), registry().target("sm_90"))
     assert kernels == ["filled"] and "[2], [0])" in text
     assert not {"ptx", "cubin"} & set(names)
+
+
+TABS = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def pairs(v, N: gl.constexpr):
+    for s in gl.static_range(2):
+        low, high = gl.split(gl.reshape(v, [N >> s + 1, 2]))
+        v = low + high
+    return v
+
+
+@gluon.jit(layouts="auto")
+def gemm(a, b, c, K, B: gl.constexpr):
+    row, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, B):
+        x = gl.load(a + row * K + k + lane)
+        acc = gl.portable.mma(x, gl.load(b + (k + row) * B + lane), acc)
+    gl.store(c + gl.arange(0, B // 4), pairs(gl.sum(acc, 1), B))
+
+
+a, b = np.random.default_rng(0).standard_normal((2, 32, 32)).astype(np.float16)
+c = np.zeros(8, np.float32)
+gemm[(1,)](a, b, c, 32, 32)
+wanted = (a.astype(np.float32) @ b.astype(np.float32)).reshape(8, 4, 32).sum((1, 2))
+"""
+
+
+def test_tabs_indent_as_spaces_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_80")
+    path = tmp_path / "tabs.py"
+    path.write_text(TABS.replace("    ", "\t"))
+    path.write_text(written(str(path), registry().target("sm_80"))[0])
+    assert "\tgl" not in path.read_text()
+    names = runpy.run_path(str(path))
+    np.testing.assert_allclose(names["c"], names["wanted"], atol=1e-2)
