@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import sys
 import tempfile
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -23,11 +24,20 @@ from gluon_write.explicit import chosen_for
 from gluon_write.foreign_names import Imports
 from gluon_write.form import free_name
 from gluon_write.port import port
-from gluon_write.preferred import chosen_form
+from gluon_write.preferred import chosen_form, preferred_form
+from gluon_write.short_text import ShortText, forced_texts, host_text
 from gluon_write.solve import Solution
 from gluon_write.source import explicit_text, launched_early, relaunched, replaced
 from gluon_write.unknowns import Graph
-from gluon_write.variants import aligned_of, choices_of, chooser, facts_of, heuristics, untold_of
+from gluon_write.variants import (
+    aligned_of,
+    choices_of,
+    chooser,
+    decorator_of,
+    facts_of,
+    heuristics,
+    untold_of,
+)
 
 __all__ = ["show", "show_port", "written"]
 
@@ -117,11 +127,18 @@ class _Variant:
 
     Attributes:
         graph, solution: of the first. forms: the launches.
+        short: the form that short ones of them take; None where all take one.
     """
 
     graph: Graph
     solution: Solution
     forms: list[Form]
+    short: Optional[_Variant] = None
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """Return the graphs of all forms."""
+        return [self.graph, *([self.short.graph] if self.short else [])]
 
     def text(self, imports: Imports, name: Optional[str] = None) -> tuple[str, str]:
         """Return the definitions of the functions that the kernel calls, and its own.
@@ -166,7 +183,7 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
             if changed is None:
                 variants = _variants(listed, target, fewer=False)
             text = changed or text
-        if all(one.graph.dependent for one in variants):
+        if all(graph.dependent for one in variants for graph in one.graphs):
             text = launched_early(text, name)
         imports = _imports(listed[0], text, imported)
         definitions.append((line, name, *_definition(variants, target, text, imports)))
@@ -242,6 +259,10 @@ def _variants(launched: Sequence[Form], target: Target, fewer: bool) -> list[_Va
         facts = source.signature, source.constants, source.attrs, target, options
         graph, solution = chosen_for(source.fn, *facts, fewer)
         one = _Variant(graph, solution, [])
+        if graph.short is not None:
+            same = replace(options, num_warps=graph.warps)
+            with preferred_form("pipelined"):
+                one.short = _Variant(*chosen_for(source.fn, *facts[:-1], same, False), [form])
         lines = "".join(one.text(_imports(form, "", []))).splitlines()
         key = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
         variants.setdefault(key, one).forms.append(form)
@@ -267,18 +288,33 @@ def _definition(
         f"# Launches with {types} get these layouts, too: no condition tells them apart.\n"
         for types in dict.fromkeys(form.types for one in others for form in one.forms)
     )
-    if len(choices) == 1:
+    if len(choices) == 1 and variants[choices[0].variant].short is None:
         one = variants[choices[0].variant]
         helpers, definition = one.text(imports)
         return helpers + _heading(one, target) + note, definition
     head, names = "", {}
+    shorts: dict[int, ShortText] = {}
+    flags, entries = heuristics(choices, taken)
     for number, choice in enumerate(choices, 1):
         one = variants[choice.variant]
-        names[choice.variant] = name = free_name(f"{fn.__name__}_{number}", taken)
-        helpers, definition = one.text(imports, name)
-        head += f"{helpers}{_heading(one, target)}@{imports.library()}.jit\n{definition}\n\n"
-    flags, decorator = heuristics(choices, taken)
-    return head + note + decorator, chooser(fn, names, choices, flags, space)
+        name = f"{fn.__name__}_{number}" if len(choices) > 1 else fn.__name__
+        parts = [(one, free_name(name, taken) if len(choices) > 1 else name)]
+        if one.short is not None and one.graph.short is not None:
+            words = ("FEW", "few_steps", f"{name}_pipelined")
+            short = shorts[choice.variant] = ShortText(*(free_name(w, taken) for w in words))
+            head += f"{host_text(short.host, one.graph.short, imports.module(math))}\n\n"
+            entries.append(short.entry)
+            parts.append((one.short, short.name))
+        for part, own in parts:
+            helpers, definition = part.text(imports, own)
+            if own == fn.__name__:  # so that its helpers have names without its own
+                own = free_name(f"{own}_specialized", taken)
+                definition = re.sub(rf"\bdef {fn.__name__}\b", f"def {own}", definition, count=1)
+            if part is one:
+                names[choice.variant] = own
+            head += f"{helpers}{_heading(part, target)}@{imports.library()}.jit\n{definition}\n\n"
+    text = chooser(fn, names, choices, flags, space, shorts)
+    return head + note + decorator_of(entries), text
 
 
 def _check_untold(other: _Variant, chosen: Sequence[_Variant], space: str) -> None:
@@ -354,13 +390,15 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
     architecture = target.architecture
     record = Record()
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / file.name
-        copy.write_text(text)
         sys.path.insert(0, str(file.parent.resolve()))  # the modules next to the file
         try:
-            with redirect_stdout(sys.stderr):
-                twin = str(Target("sim", architecture))
-                run_file(str(copy), twin, (), runs=Runs(prove="*", within=300.0), record=record)
+            for number, one in enumerate(forced_texts(text)):
+                copy = Path(folder) / str(number) / file.name
+                copy.parent.mkdir()
+                copy.write_text(one)
+                with redirect_stdout(sys.stderr):
+                    twin = str(Target("sim", architecture))
+                    run_file(str(copy), twin, (), runs=Runs(prove="*", within=300.0), record=record)
         except GluonError as error:
             return [f"{_refuted(record)}{type(error).__name__}: {error}"], True
         finally:

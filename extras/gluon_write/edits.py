@@ -72,6 +72,7 @@ def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Ed
             edits = _within(kernel, context, graph)
             known = edits.conversions.setdefault(place, pair[1])
             agree(edits.fn, relation.line, known, pair[1])
+    _complete(kernel)
     _share(kernel, {})
     for edits in kernel.all():
         for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
@@ -79,6 +80,17 @@ def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Ed
                 if place in kind:
                     edits.name_of(kind[place])
     return kernel
+
+
+def _complete(kernel: Edits) -> None:
+    """Let copies of a function name a copy where a branch that they do not take calls one."""
+    known: dict[int, dict[Place, Edits]] = {}
+    for edits in kernel.all():
+        known.setdefault(id(edits.fn), {}).update(edits.calls)
+    for edits in [*kernel.all()]:
+        for place, called in known[id(edits.fn)].items():
+            if place not in edits.calls and all(one is not edits for one in called.all()):
+                edits.calls[place] = called
 
 
 def _share(edits: Edits, known: dict[Any, Edits]) -> Edits:

@@ -48,7 +48,7 @@ from gluon_write.reciprocals import with_reciprocals
 from gluon_write.recompute import recomputed
 from gluon_write.reductions_ahead import reduced_ahead
 from gluon_write.refusals import of_conflict, of_solution
-from gluon_write.short_form import with_short_form
+from gluon_write.short_launches import short_launches_of
 from gluon_write.sketch import Place, Sketch, partition_of, place_of
 from gluon_write.sketcher import sketch
 from gluon_write.solve import Solution, plan_of, solve
@@ -125,6 +125,7 @@ def chosen_for(
             _warn(fn, f"its loops stay as they are, for a changed one is wrong: {error}")
             graph, solution = chosen.graph, chosen.solution
         graph.dependent = waits(graph.jits) and not waits(drawn.jits)
+        graph.short = short_launches_of(fn, drawn, graph.jits, target, options)
         return graph, solution
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
@@ -141,10 +142,7 @@ def _finished(
 ) -> tuple[Graph, Solution]:
     """Return `chosen_for` a kernel that is prepared, from its trace."""
     stages = int(getattr(options, "num_stages", None) or 1)
-    again = partial(_finished, fn, drawn, traced, target, options, False)
-    before = drawn
     fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
-    fn, drawn = with_short_form(fn, drawn, before, traced, target, int(options.num_warps), again)
     fn, drawn = awaiting(fn, drawn, traced, target, options)
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
@@ -540,7 +538,8 @@ def explicit(
     graph, solution = chosen_for(fn, signature, constexprs, attrs, target, options)
     if not solution.exact:
         _warn(fn, solution.words())
-    chosen = {"num_warps": graph.warps, "asked_warps": int(options.num_warps)}
+    chosen: dict[str, Any] = {"num_warps": graph.warps, "asked_warps": int(options.num_warps)}
+    chosen["short_launches"] = graph.short and graph.short.facts()
     chosen |= {"launch_pdl": True} if graph.dependent else {}
     return *_explicit(edits_of(graph, solution), graph), chosen
 

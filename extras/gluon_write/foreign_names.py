@@ -40,6 +40,10 @@ class Imports:
                 return name
         return self._bound("gluon", gluon_core, gluon_core.__name__)
 
+    def module(self, value: ModuleType) -> str:
+        """Return the name that the file has for a module, by an import where it has none."""
+        return self._bound(value.__name__, value, value.__name__)
+
     def given(self, text: str, fn: Any, copies: Collection[str]) -> str:
         """Return the text of a written function, whose names the file has then.
 

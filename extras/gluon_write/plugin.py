@@ -17,5 +17,6 @@ def gluon_services() -> Mapping[str, str]:
     return {
         "write": "gluon_write.explicit:explicit",
         "write.form": "gluon_write.preferred:chosen_form",
+        "write.launch": "gluon_write.short_launches:choosing",
         "write.layouts": "gluon_write.shown:layouts_of",
     }

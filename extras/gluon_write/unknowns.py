@@ -14,6 +14,7 @@ from gluon_core.layouts import (
     SliceLayout,
     infer,
 )
+from gluon_write.short_launches import ShortLaunches
 from gluon_write.sketch import Place, Site
 
 __all__ = ["Access", "AnyLayout", "Graph", "Relation", "Scan", "Unknown"]
@@ -212,6 +213,7 @@ class Graph:
         called: place of a call -> the function.
         contexts: the calls around each function that a pass has changed.
         dependent: the kernel waits for the one in front of it, and can be placed before that has ended.
+        short: which launches take the pipelined form of the kernel; None where all take one form.
         candidates: the layouts of each unknown, once somebody asked; few of them, or all.
     """
 
@@ -223,6 +225,7 @@ class Graph:
     called: dict[Place, Any]
     contexts: list[tuple[Place, ...]] = field(default_factory=list)
     dependent: bool = False
+    short: Optional[ShortLaunches] = None
     candidates: dict[bool, dict[int, list[AnyLayout]]] = field(default_factory=dict, repr=False)
 
     def multiplies(self) -> bool:

@@ -36,10 +36,20 @@ from gluon_core._triton import tl, unwrap
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.layouts.base import Layout
 from gluon_write.form import free_name
+from gluon_write.short_text import ShortText
 from gluon_write.source import spelled
 from gluon_write.syntax import nodes_in
 
-__all__ = ["Choice", "aligned_of", "chooser", "choices_of", "facts_of", "heuristics", "untold_of"]
+__all__ = [
+    "Choice",
+    "aligned_of",
+    "chooser",
+    "choices_of",
+    "decorator_of",
+    "facts_of",
+    "heuristics",
+    "untold_of",
+]
 
 _MOST_FACTS = 4  # that tell the variants of a kernel apart
 _PLAIN = (bool, int, float, str)
@@ -202,15 +212,13 @@ def choices_of(
 
 def heuristics(
     choices: Sequence[Choice], taken: set[str]
-) -> tuple[dict[tuple[str, ...], str], str]:
-    """Return the parameters that say what is aligned, and the decorator that finds them, "" for none."""
+) -> tuple[dict[tuple[str, ...], str], list[str]]:
+    """Return the parameters that say what is aligned, and the lines of the decorator that finds them."""
     flags = {
         names: free_name("ALIGNED", taken)
         for names in dict.fromkeys(c.aligned for c in choices)
         if names
     }
-    if not flags:
-        return {}, ""
     entries = []
     for names, flag in flags.items():
         each = f'args["{names[0]}"] % {_UNIT} == 0'
@@ -218,8 +226,13 @@ def heuristics(
             listed = ", ".join(f'"{name}"' for name in names)
             each = f"all(args[name] % {_UNIT} == 0 for name in ({listed}))"
         entries.append(f'        "{flag}": lambda args: {each},')
+    return flags, entries
+
+
+def decorator_of(entries: Sequence[str]) -> str:
+    """Return the decorator that finds parameters on the host, "" for none."""
     listed = "\n".join(entries)
-    return flags, f"@triton.heuristics(\n    {{\n{listed}\n    }}\n)\n"
+    return f"@triton.heuristics(\n    {{\n{listed}\n    }}\n)\n" if entries else ""
 
 
 def _conditions(variants: Sequence[Sequence[Mapping[str, str]]]) -> list[str]:
@@ -266,18 +279,21 @@ def chooser(
     choices: Sequence[Choice],
     flags: Mapping[tuple[str, ...], str],
     space: str,
+    shorts: Mapping[int, ShortText],
 ) -> str:
     """Return the definition of a kernel that calls one of its functions.
 
     Args:
         names: of the functions, by variant. flags: parameters that say what is aligned.
+        shorts: of variants with a form for short launches.
     """
     tree = ast.parse(fn.src).body[0]
     assert isinstance(tree, ast.FunctionDef)
     first = tree.body[0]
     lines = fn.src.splitlines()
     documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    head = _with_flags(lines[: first.lineno - 1], tree, flags, space)
+    added = [*flags.values(), *dict.fromkeys(one.flag for one in shorts.values())]
+    head = _with_flags(lines[: first.lineno - 1], tree, added, space)
     head += lines[first.lineno - 1 : first.end_lineno] if documented else []
     outer = " " * first.col_offset
     args = tree.args
@@ -300,12 +316,18 @@ def chooser(
             tested = "else" if choice.last else f"{word} {flags[choice.aligned]}"
             body.append(f"{indent}{tested}:")
             indent += "    "
-        body.append(f"{indent}{names[choice.variant]}({', '.join(passed)})")
+        short = shorts.get(choice.variant)
+        call = f"{names[choice.variant]}({', '.join(passed)})"
+        if short is not None:
+            body += [f"{indent}if {short.flag}:", f"{indent}    {short.name}({', '.join(passed)})"]
+            body += [f"{indent}else:"]
+            indent += "    "
+        body.append(f"{indent}{call}")
     return "\n".join([*head, *body]) + "\n"
 
 
 def _with_flags(
-    head: list[str], tree: ast.FunctionDef, flags: Mapping[tuple[str, ...], str], space: str
+    head: list[str], tree: ast.FunctionDef, flags: Sequence[str], space: str
 ) -> list[str]:
     """Return the lines of a kernel's head with more parameters."""
     if not flags:
@@ -315,7 +337,7 @@ def _with_flags(
     listed += [default for default in args.kw_defaults if default is not None]
     last = max(listed, key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0))
     default = " = False" if args.defaults else ""
-    added = "".join(f", {flag}: {space}.constexpr{default}" for flag in flags.values())
+    added = "".join(f", {flag}: {space}.constexpr{default}" for flag in flags)
     line, column = (last.end_lineno or 1) - 1, last.end_col_offset
     held = head[line].encode()
     changed = (held[:column] + added.encode() + held[column:]).decode()

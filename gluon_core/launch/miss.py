@@ -191,6 +191,8 @@ class Dispatcher(Calls):
         """Return the launch of a compiled form."""
         backend, device = specialization.backend, specialization.device
         launch: Callable[..., Any] = compiled.launcher(device)
+        if compiled.src.fn.layouts and getattr(compiled.metadata, "short_launches", None):
+            launch = registry().service("write.launch")(compiled, launch, specialization.options)
         if not backend.simulates and backend.device.count() > 1:
             launch = _on_device(launch, backend, device)
         return Hit(launch, backend.device.stream_getter(), device, compiled)
@@ -219,11 +221,7 @@ class Dispatcher(Calls):
     def specialize(
         self, values: Sequence[Any], options: Mapping[str, Any], running: bool = True
     ) -> Specialization:
-        """Return the specialization of a call with `values`.
-
-        Args:
-            running: whether the tensors are there to be worked on; False for a warm-up.
-        """
+        """Return the specialization of a call with `values`; tensors of one that is not `running`, a warm-up, have no memory."""
         seen = self.read(values, running=running)
         places = {name: a.place for name, a in zip(self.names, seen) if a.place is not None}
         place = _, _, backend = chosen(options.get("target"), places, running)

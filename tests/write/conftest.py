@@ -6,8 +6,8 @@ import gluon_write.explicit
 
 
 @pytest.fixture
-def chosen_sources(monkeypatch):
-    """Collect the sources of the kernels that get layouts."""
+def all_sources(monkeypatch):
+    """Collect the sources of the kernels that get layouts, also of forms for short launches."""
     texts = []
     chosen_for = gluon_write.explicit.chosen_for
 
@@ -18,3 +18,10 @@ def chosen_sources(monkeypatch):
 
     monkeypatch.setattr(gluon_write.explicit, "chosen_for", kept)
     return texts
+
+
+@pytest.fixture
+def chosen_sources(all_sources, monkeypatch):
+    """Collect the sources of the kernels that get layouts; short launches have no form of their own."""
+    monkeypatch.setattr(gluon_write.explicit, "short_launches_of", lambda *args: None)
+    return all_sources

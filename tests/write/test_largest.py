@@ -115,19 +115,16 @@ def test_threads_with_room_for_their_sums_keep_pointers(tmp_path, chosen_sources
 
 
 @pytest.mark.campaign  # two forms, and one in partitions alone
-def test_few_programs_with_few_steps_are_pipelined(tmp_path, chosen_sources):
+def test_few_programs_with_few_steps_are_pipelined(tmp_path, all_sources):
     """Such a launch is over before partitions have their descriptors; results without them are the same."""
     assert right(tmp_path, -0.1, 150)
-    text = " ".join(max(chosen_sources, key=len).split())
-    functions = {one.partition("(")[0]: one for one in text.split("def ")}
-    condition = "(programs <= 3 * room) & (length <= 1024) & (programs * length <= 1024 * room)"
-    assert f"if {condition}: attention_short(" in functions["attention"]
-    assert "tma_ring(" in functions["attention"]
-    assert "async_load(" in functions["attention_short"]
-    chosen_sources.clear()
+    special, pipelined = all_sources
+    assert "tma_ring(" in special and "async_load(" not in special
+    assert "async_load(" in pipelined and "warp_specialize(" not in pipelined
+    all_sources.clear()
     with preferred_form("specialized"):
         assert right(tmp_path, -0.1, 150)
-    assert "attention_rows" in chosen_sources[-1] and "_short" not in chosen_sources[0]
+    assert [text == special for text in all_sources] == [True]
 
 
 OTHERS = {
