@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 
-from gluon_judge import Judge
 from tests.judge.candidates import candidates, caught
 
 pytestmark = pytest.mark.once
 
 
-@pytest.fixture(scope="module")
-def judge():
-    with Judge("hopper") as one:
-        yield one
+@pytest.fixture
+def judge(gluon_judge):
+    """The judge of the session, whose processes other tests started."""
+    return SimpleNamespace(judge=partial(gluon_judge, target="hopper"))
 
 
 @pytest.mark.sampled(210)
