@@ -131,7 +131,7 @@ class Tests:
         lines: test -> the numbers of its lines.
         cost: test -> its seconds.
         elsewhere: test -> those of its seconds in other processes.
-        count: how many lines all of them run.
+        places: each line, as its file and its number there.
     """
 
     def __init__(self, folder: Path):
@@ -146,7 +146,7 @@ class Tests:
             for name, part, mine, others in zip(kept["names"].tolist(), parts, *kept["seconds"]):
                 self.lines[name] = np.array(own, np.int32)[np.cumsum(part)]
                 self.cost[name], self.elsewhere[name] = mine + others, others
-        self.count = len(numbers)
+        self.places = list(numbers)
 
     def long(self, least: float) -> Iterator[str]:
         """Yield the tests of at least so many seconds that work in this process and need not stay."""
@@ -163,7 +163,7 @@ class Tests:
             price: seconds for each line that a test runs alone, which no test is worth.
         """
         long = set(self.long(least))
-        runs = np.zeros(self.count, int)  # line -> by how many of the tests that stay
+        runs = np.zeros(len(self.places), int)  # line -> by how many of the tests that stay
         for name in self.lines.keys() - long:
             runs[self.lines[name]] += 1
 
