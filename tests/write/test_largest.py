@@ -5,8 +5,11 @@ import runpy
 import numpy as np
 import pytest
 
+from gluon_core.registry.load import registry
 from gluon_sim.settings import using
+from gluon_write.command import written
 from gluon_write.preferred import preferred_form
+from gluon_write.short_text import forced_texts
 from tests.write.online import END, agree
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
@@ -125,6 +128,39 @@ def test_few_programs_with_few_steps_are_pipelined(tmp_path, all_sources):
     with preferred_form("specialized"):
         assert right(tmp_path, -0.1, 150)
     assert [text == special for text in all_sources] == [True]
+
+
+MAIN = """
+
+if __name__ == "__main__":
+    import numpy as np
+
+    q, k, v = (np.random.default_rng(i).standard_normal((1, 150, 64)).astype(np.float16) for i in range(3))
+    out, logs = np.zeros_like(q), np.zeros((1, 150), np.float32)
+    attention[(2, 1)](q, k, v, out, logs, 0.1, 150, 150, 64, 128, 64, False, num_stages=2)
+    weights = np.exp2(q[0].astype(np.float64) @ k[0].astype(np.float64).T * 0.2)
+    assert np.abs(out[0] - weights @ v[0] / weights.sum(1, keepdims=True)).max() < 5e-3
+"""
+
+
+@pytest.mark.campaign  # it is written in two forms, and each runs
+def test_written_files_choose_between_two_forms(tmp_path, monkeypatch):
+    path = tmp_path / "scaled.py"
+    path.write_text(KERNEL.format(scaled="score *= twice", inside="keys[None, :] < length") + MAIN)
+    text, _ = written(str(path), registry().target("sm_90"))
+    for line in (
+        "def few_steps(args):",
+        "        attention_pipelined(",
+        "        attention_specialized(",
+    ):
+        assert line in text
+    forms = forced_texts(text)
+    assert len(forms) == 2 and all(one != text for one in forms)
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    for number, one in enumerate([text, *forms]):
+        explicit = tmp_path / f"explicit_{number}.py"
+        explicit.write_text(one)
+        runpy.run_path(str(explicit), run_name="__main__")
 
 
 OTHERS = {

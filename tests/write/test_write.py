@@ -491,3 +491,46 @@ def test_tabs_indent_as_spaces_do(tmp_path, monkeypatch):
     assert "\tgl" not in path.read_text()
     names = runpy.run_path(str(path))
     np.testing.assert_allclose(names["c"], names["wanted"], atol=1e-2)
+
+
+BRANCHES = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit
+def ones(x, B: gl.constexpr):
+    return x + gl.full([B], 1.0, gl.float32)
+
+
+@gluon.jit
+def moved(x, B: gl.constexpr, MORE: gl.constexpr):
+    x += gl.zeros([B], gl.float32)
+    if MORE:
+        x = ones(x, B)
+    return x
+
+
+@gluon.jit(layouts="auto")
+def kernel(x, y, B: gl.constexpr):
+    i = gl.arange(0, B)
+    gl.store(y + i, moved(moved(gl.load(x + i), B, False), B, True))
+
+
+if __name__ == "__main__":
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    kernel[(1,)](x, y, 64)
+    assert (y == 1).all()
+"""
+
+
+def test_branches_that_a_call_does_not_take_name_copies(tmp_path, monkeypatch):
+    """One copy of `moved` does for both calls; its branch calls a function that is in the file."""
+    path, explicit = tmp_path / "branches.py", tmp_path / "explicit.py"
+    path.write_text(BRANCHES)
+    text, _ = written(str(path), registry().target("sm_90"))
+    assert text.count("def moved_kernel") == 1 and "x = ones_kernel(x, B)" in text
+    explicit.write_text(text)
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    runpy.run_path(str(explicit), run_name="__main__")
