@@ -26,7 +26,12 @@ def prove(
     ],
     target: TargetName = None,
     within: Annotated[
-        float, typer.Option("--within", metavar="SECONDS", help="Give up a kernel after that time.")
+        float,
+        typer.Option(
+            "--within",
+            metavar="SECONDS",
+            help="Give up a kernel after so many seconds of a processor.",
+        ),
     ] = 300.0,
     json: Json = False,
 ) -> int:

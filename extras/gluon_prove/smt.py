@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from time import monotonic
+from time import thread_time
 from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core.errors import CapabilityError
@@ -12,7 +12,7 @@ from gluon_prove.values import Term, TimeIsOver
 __all__ = ["Arithmetic", "load"]
 
 _MOST_WORK = 20_000_000  # of a call, as z3 counts it: a busy machine does as much as an idle one
-_MILLISECONDS = 6000
+_MILLISECONDS = 20_000  # of a call, where z3 does not see that its work is done
 
 _Interval = tuple[Term, int, Optional[int]]
 _Intervals = tuple[_Interval, ...]
@@ -43,7 +43,7 @@ class Arithmetic:
         bits: of each argument of the kernel.
 
     Attributes:
-        deadline: when to give up, as `time.monotonic` tells.
+        deadline: when to give up, as `time.thread_time` tells.
     """
 
     def __init__(self, bits: dict[int, int]):
@@ -127,12 +127,11 @@ class Arithmetic:
                 yield leaf < self.leaf(Term("programs", value.args))
 
     def _solver(self, kind: str = "Solver") -> Any:
-        left = self.deadline - monotonic()
-        if left <= 0:
+        if thread_time() >= self.deadline:
             raise TimeIsOver
         solver = getattr(self.z3, kind)()
         solver.set("rlimit", _MOST_WORK)
-        solver.set("timeout", max(1, int(min(_MILLISECONDS, left * 1000))))
+        solver.set("timeout", _MILLISECONDS)
         self.asked += 1
         return solver
 

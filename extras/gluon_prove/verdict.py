@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic
+from time import thread_time
 from typing import Any, Iterable, Optional
 
 from gluon_core.simulation.evidence import Proved
@@ -30,7 +30,7 @@ def prove(launch: Launch) -> Verdict:
     inputs = kernel.signature.inputs
     bits = {i: t.bits for i, t in enumerate(inputs) if isinstance(t, ScalarType)}
     arithmetic = Arithmetic(bits)
-    deadline = arithmetic.deadline = monotonic() + settings.within
+    deadline = arithmetic.deadline = thread_time() + settings.within
     name = f"{kernel.entry.name} on {kernel.target}"
     try:
         if kernel.num_ctas > 1:
@@ -137,8 +137,8 @@ def _replayed(
 ) -> tuple[Optional[SimulatorError], str]:  # fmt: skip
     """Return the simulator's findings within so many seconds, or a quarter of all, as far as they are left."""
     enough = max(enough, launch.settings.within / 4)
-    within = max(_REPLAY[0], min(enough, arithmetic.deadline - monotonic()))
-    arithmetic.deadline = monotonic() + within
+    within = max(_REPLAY[0], min(enough, arithmetic.deadline - thread_time()))
+    arithmetic.deadline = thread_time() + within
     return again(launch, lowered, outcome, arithmetic, facts, within)
 
 

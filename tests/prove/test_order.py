@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
 import gluon_core as gluon
+import gluon_prove.verdict
 from gluon_core import language as gl
 from gluon_core.language.nvidia.hopper import mbarrier
 from gluon_prove.order import Depends, Phases
@@ -113,6 +116,15 @@ def test_the_time_is_over_at_any_step():
     verdict, _ = judged(two_arrive, (1,), out, 7, within=1e-9, target="sim:sm_90")
     assert verdict.verdict == "cannot say" and "the time is over" in verdict.lines[0], verdict
     assert "--within SECONDS" in verdict.lines[1]
+
+
+def test_the_time_is_that_of_a_processor(monkeypatch):
+    """A machine that does other work meanwhile has the same verdict."""
+    lower = gluon_prove.verdict.lower
+    monkeypatch.setattr("gluon_prove.verdict.lower", lambda *args: time.sleep(0.8) or lower(*args))
+    out = np.zeros(128, np.int32)
+    verdict, _ = judged(two_arrive, (1,), out, 12, within=0.8, target="sim:sm_90")
+    assert verdict.verdict == "counterexample", verdict
 
 
 @pytest.mark.parametrize(
