@@ -507,6 +507,9 @@ def build(
                 op.loc.line, weight, inverse, drawn.room,
             )
         )  # fmt: skip
+    known: dict[Any, dict[Any, Any]] = {}
+    for relation in relations:
+        relation.known = known.setdefault(relation.rule(), relation.known)
     _note_runs(unknowns.values(), relations)
     facts = drawn.jits, drawn.called, work.contexts
     return Graph(list(unknowns.values()), relations, lanes, warps, *facts)

@@ -6,11 +6,13 @@ shared memory as its stores, loads, and a barrier."""
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import count
 from math import prod
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from gluon_core.errors import GluonError
 from gluon_core.layouts import DistributedLayout
 from gluon_write.pointer_names import pointer_name
 from gluon_write.unknowns import Access, Scan, Unknown
@@ -19,6 +21,7 @@ __all__ = [
     "LEAST_COPY_BITS",
     "LONG",
     "conversion_price",
+    "conversion_table",
     "crosses_warps",
     "price",
     "reasons",
@@ -260,7 +263,6 @@ def price(
     return total
 
 
-@lru_cache(maxsize=1 << 17)
 def conversion_price(
     source: DistributedLayout,
     result: DistributedLayout,
@@ -278,7 +280,51 @@ def conversion_price(
     """
     if source == result:
         return 0.0
-    before, after = _facts(source, shape), _facts(result, shape)
+    numbers = _number(source, shape), _number(result, shape)
+    return _conversion_price(*numbers, shape, bits, warps, once, room)
+
+
+def conversion_table(
+    sources: Sequence[Optional[DistributedLayout]],
+    results: Sequence[Optional[DistributedLayout]],
+    shape: tuple[int, ...],
+    bits: int,
+    warps: int,
+    once: bool = False,
+    room: int = 0,
+) -> np.ndarray:
+    """Return `conversion_price` of each pair of layouts, infinite where one is None."""
+    ends = [[_numbered(one, shape) for one in layouts] for layouts in (sources, results)]
+    alike = [list(dict.fromkeys(numbers)) for numbers in ends]
+    around = shape, bits, warps, once, room
+    prices = np.array([
+        [np.inf if None in (one, other) else _conversion_price(one, other, *around) for other in alike[1]]
+        for one in alike[0]
+    ])  # fmt: skip
+    prices = prices.reshape(len(alike[0]), len(alike[1]))
+    rows, columns = (list(map(kinds.index, numbers)) for kinds, numbers in zip(alike, ends))
+    table: np.ndarray = prices[np.ix_(rows, columns)]
+    places: dict[Any, list[int]] = {}
+    for j, result in enumerate(results):
+        places.setdefault(result, []).append(j)
+    for i, source in enumerate(sources):
+        if source is not None:
+            table[i, places.get(source, [])] = 0.0
+    return table
+
+
+@lru_cache(maxsize=1 << 17)
+def _conversion_price(
+    source: int,
+    result: int,
+    shape: tuple[int, ...],
+    bits: int,
+    warps: int,
+    once: bool,
+    room: int,
+) -> float:
+    """Return the price of a conversion between layouts of which the facts have numbers."""
+    before, after = _FACTS[source], _FACTS[result]
     held, wanted = 1 << len(before.registers), 1 << len(after.registers)
     if _stays_in_warp(before, after):
         alike = before.lanes == after.lanes and before.warps == after.warps
@@ -343,12 +389,36 @@ def _facts(layout: DistributedLayout, shape: tuple[int, ...]) -> _Facts:
     )
 
 
+_FACTS: dict[int, _Facts] = {}
+_NUMBERS: dict[_Facts, int] = {}
+_free = count()  # numbers, of which threads that ask at the same time may waste some
+
+
+@lru_cache(maxsize=1 << 16)
+def _number(layout: DistributedLayout, shape: tuple[int, ...]) -> int:
+    """Return the number of the facts of a layout: many layouts of a shape have the same ones."""
+    facts = _facts(layout, shape)
+    number = _NUMBERS.setdefault(facts, next(_free))
+    _FACTS[number] = facts
+    return number
+
+
+def _numbered(layout: Optional[DistributedLayout], shape: tuple[int, ...]) -> Optional[int]:
+    """Return `_number`; None without a layout, and of one that no tensor of the shape can have."""
+    try:
+        return None if layout is None else _number(layout, shape)
+    except GluonError:
+        return None
+
+
 def _span(rows: Sequence[int]) -> tuple[int, ...]:
-    """Return independent vectors that span numbers, the highest bit of each alone."""
+    """Return the vectors that span numbers, the highest bit of each alone: the same ones for the same span."""
     vectors: list[int] = []
     for row in rows:
         row = _reduced(row, vectors)
         if row:
+            top = 1 << row.bit_length() - 1
+            vectors = [vector ^ row if vector & top else vector for vector in vectors]
             vectors = sorted([*vectors, row], reverse=True)
     return tuple(vectors)
 
@@ -356,7 +426,8 @@ def _span(rows: Sequence[int]) -> tuple[int, ...]:
 def _reduced(row: int, vectors: Sequence[int]) -> int:
     """Return what the vectors leave of a number; 0 if they span it."""
     for vector in vectors:
-        row = min(row, row ^ vector)
+        if row ^ vector < row:
+            row ^= vector
     return row
 
 
@@ -381,7 +452,7 @@ def _stays_in_warp(before: _Facts, after: _Facts) -> bool:
     """
     if before.warps != after.warps or before.blocks != after.blocks:
         return False
-    return _spans(before.of_warp, (*after.registers, *after.lanes))
+    return before.of_warp == after.of_warp or _spans(before.of_warp, after.of_warp)
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) -> list[str]:

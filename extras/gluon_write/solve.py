@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from typing import Any, Callable, Collection, Optional
+from functools import lru_cache
+from typing import Any, Callable, Collection, Optional, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gluon_core.layouts import BlockedLayout, DistributedLayout
 from gluon_write.buffers import shared_price
 from gluon_write.candidates import MOST, candidates
 from gluon_write.eliminate import Tables
-from gluon_write.prices import conversion_price, price
+from gluon_write.prices import conversion_price, conversion_table, price
 from gluon_write.unknowns import AnyLayout, Graph, Relation, Unknown
 
 __all__ = ["Problem", "Solution", "plan_of", "solve"]
@@ -72,18 +72,6 @@ def plan_of(
 
     The price is infinite where no conversion can be written there.
     """
-    ahead, behind = partial(relation.forward, source), partial(relation.backward, result)
-    return _plan(relation, source, result, ahead, behind)
-
-
-def _plan(
-    relation: Relation,
-    source: Any,
-    result: Any,
-    ahead: Callable[[], Optional[DistributedLayout]],
-    behind: Callable[[], Optional[DistributedLayout]],
-) -> tuple[float, Optional[tuple[DistributedLayout, DistributedLayout]]]:
-    """Return `plan_of` two layouts: the op gives the one behind `ahead`, and takes the one behind `behind`."""
     warps = relation.source.warps
     try:
         if relation.kind == "view":
@@ -93,15 +81,15 @@ def _plan(
             shape = relation.source_shape
             return _conversion(relation, source, result, shape) * relation.weight, None
         if relation.wrap is None or relation.wrap[0] == "after":
-            inferred = ahead()
+            inferred = relation.forward(source)
             if inferred == result:
                 return 0.0, None
             if inferred is None or relation.wrap is None:
                 return np.inf, None
             pair, shape = (inferred, result), relation.result_shape
         else:
-            wanted = behind()
-            if ahead() == result or wanted == source and relation.kind != "infer":
+            wanted = relation.backward(result)
+            if relation.forward(source) == result or wanted == source and relation.kind != "infer":
                 return 0.0, None
             if wanted is None or relation.kind == "infer" and relation.forward(wanted) != result:
                 return np.inf, None
@@ -127,16 +115,56 @@ class _Alike:
 @lru_cache(maxsize=1 << 10)
 def _table(alike: _Alike, sources: tuple[Any, ...], results: tuple[Any, ...]) -> np.ndarray:
     """Return the prices of all pairs; a kernel has many relations with the same ones."""
-    relation = alike.relation
-    behind = [lru_cache(partial(relation.backward, one)) for one in results]
-    prices = []
-    for source in sources:
-        ahead = lru_cache(partial(relation.forward, source))
-        row = (_plan(relation, source, r, ahead, taken) for r, taken in zip(results, behind))
-        prices.append([price for price, _ in row])
-    table = np.array(prices)
+    table = np.asarray(_prices(alike.relation, sources, results))
     table.flags.writeable = False
     return table
+
+
+def _prices(relation: Relation, sources: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Return the price of `plan_of` each pair."""
+    warps, weight = relation.source.warps, relation.weight
+    if relation.kind == "view":
+        view = relation.detail
+        return [[_shared_price(s, r, view, warps) * weight for r in results] for s in sources]
+    around = relation.bits, warps, weight == 1, relation.room
+    if relation.kind == "convert":
+        return conversion_table(sources, results, relation.source_shape, *around) * weight
+    ahead, failed = _inferred(relation.forward, sources)
+    if relation.wrap is None or relation.wrap[0] == "after":
+        table = conversion_table(ahead, results, relation.result_shape, *around) * weight
+        if relation.wrap is None:
+            table[table > 0] = np.inf
+        return table
+    behind, refused = _inferred(relation.backward, results)
+    if relation.kind == "infer":
+        again, _ = _inferred(relation.forward, behind)
+        behind = [b if a == r else None for a, b, r in zip(again, behind, results)]
+    table = conversion_table(sources, behind, relation.source_shape, *around) * weight
+    for i, inferred in enumerate(ahead):
+        table[i, [j for j, result in enumerate(results) if inferred == result]] = 0.0
+    table[failed] = np.inf
+    table[:, refused] = np.inf
+    return table
+
+
+def _shared_price(layout: Any, buffer: Any, view: Any, warps: int) -> float:
+    try:
+        return shared_price(layout, buffer, view, warps)
+    except GluonError:
+        return float("inf")
+
+
+def _inferred(rule: Callable[[Any], Any], layouts: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Return what a rule gives for each layout, None for none, and the indices of those that it refuses."""
+    inferred: list[Any] = []
+    refused = []
+    for i, layout in enumerate(layouts):
+        try:
+            inferred.append(None if layout is None else rule(layout))
+        except GluonError:
+            inferred.append(None)
+            refused.append(i)
+    return inferred, refused
 
 
 class Problem:

@@ -117,6 +117,7 @@ class Relation:
         wrap: ("before" or "after", site), None where no conversion is possible.
         inverse: of "infer", the function from the result's layout to an operand's.
         room: bytes of shared memory that a conversion can have, 0 for any number.
+        known: the layouts that its rule has given so far; relations with one rule share them.
     """
 
     kind: str
@@ -136,11 +137,14 @@ class Relation:
 
     def form(self) -> tuple[Any, ...]:
         """Return all that the price of the relation depends on, but for the two layouts."""
-        detail = tuple(self.detail) if self.kind == "trans" else self.detail
-        shapes = tuple(self.source_shape), tuple(self.result_shape)
         place = self.wrap and self.wrap[0]
         around = self.source.warps, self.weight, self.bits, self.room
-        return self.kind, detail, self.inverse, place, shapes, around
+        return self.rule(), place, around
+
+    def rule(self) -> tuple[Any, ...]:
+        """Return all that the layout at one end depends on, but for that at the other."""
+        detail = tuple(self.detail) if self.kind == "trans" else self.detail
+        return self.kind, detail, self.inverse, tuple(self.source_shape), tuple(self.result_shape)
 
     def forward(self, layout: DistributedLayout) -> Optional[DistributedLayout]:
         """Return the layout that the op gives its result, None where it takes no such operand."""

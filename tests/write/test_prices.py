@@ -2,10 +2,13 @@
 
 import re
 
+import numpy as np
 import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_write import explicit
+from gluon_write.solve import plan_of
 
 pytestmark = pytest.mark.once
 
@@ -109,3 +112,38 @@ def test_places_of_a_gather_share_no_sector():
         resized, target="sm_90", signature=signature, constexprs={"BH": 8, "BW": 128}
     )
     assert "convert_layout" not in compiled.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def butterflies(x, y, N: gl.constexpr, LOG: gl.constexpr):
+    place = gl.arange(0, 4)[:, None] * N + gl.arange(0, N)[None, :]
+    values = gl.load(x + place)
+    for step in gl.static_range(LOG):
+        pairs = gl.permute(gl.reshape(values, [4, N >> (step + 1), 2, 1 << step]), (0, 1, 3, 2))
+        one, other = gl.split(pairs)
+        both = gl.permute(gl.join(one + other, one - other), (0, 1, 3, 2))
+        values = gl.reshape(both, [4, N])
+    gl.store(y + place, values + gl.sum(values, 1)[:, None])
+
+
+def test_tables_have_the_prices_of_plans(monkeypatch):
+    """Those of all pairs of layouts, for reshapes, conversions before an op and behind it, and none."""
+    problems = []
+    solved = explicit.solve
+
+    def kept(*args, **words):
+        problems.append(solved(*args, **words).problem)
+        return solved(*args, **words)
+
+    monkeypatch.setattr(explicit, "solve", kept)
+    signature = {"x": "*fp32:16", "y": "*fp32:16"}
+    sizes = {"N": 4, "LOG": 2}
+    gluon.compile(butterflies, target="sm_90", signature=signature, constexprs=sizes)
+    problem, known = problems[0], set()
+    for relation, (names, table) in zip(problem.graph.relations, problem.factors[problem.own :]):
+        lists = [problem.lists[one.number] for one in (relation.source, relation.result)]
+        if len(names) == 2 and relation.form() not in known:
+            plans = [[plan_of(relation, one, other)[0] for other in lists[1]] for one in lists[0]]
+            assert np.array_equal(table, plans), relation.kind
+            known.add(relation.form())
+    assert {kind[0] for kind, *_ in known} >= {"same", "expand", "trans", "infer", "reduce"}
