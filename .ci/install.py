@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 SHARED_FOR = 900.0  # seconds: releases of packages come later
+DATA = {("etc",), ("include",), ("share",)}  # that packages keep outside of their modules
 
 
 def pip(*words: str) -> int:
@@ -44,16 +45,17 @@ def unpacked(folder: Path, packages: list[str]) -> tuple[int, Path]:
         return code, place
 
 
-def link(source: Path, site: Path) -> None:
-    """Link the files of a folder into another one, apart from scripts, which name their interpreter."""
+def link(source: Path, site: Path, prefix: Path) -> None:
+    """Link the files of a folder to those of modules, and data below the prefix. Scripts name their interpreter and stay."""
     for path, folders, files in os.walk(source):
         here = Path(path).relative_to(source)
         if not here.parts:
             folders[:] = [name for name in folders if name != "bin"]
             files = [name for name in files if name != ".done"]
-        (site / here).mkdir(exist_ok=True)
+        place = (prefix if here.parts[:1] in DATA else site) / here
+        place.mkdir(parents=True, exist_ok=True)
         for name in files:
-            target = site / here / name
+            target = place / name
             target.unlink(missing_ok=True)
             try:
                 os.link(Path(path, name), target)
@@ -67,7 +69,7 @@ def main() -> int:
         return pip(*packages)
     code, place = unpacked(Path(folder), packages)
     if code == 0:
-        link(place, Path(sysconfig.get_path("purelib")))
+        link(place, Path(sysconfig.get_path("purelib")), Path(sys.prefix))
     return code
 
 

@@ -20,7 +20,7 @@ def install(monkeypatch):
 
     def pip(*words):
         module.calls.append(words)
-        for name in ("it/__init__.py", "bin/it"):
+        for name in ("it/__init__.py", "bin/it", "share/jupyter/kernel.json"):
             file = Path(words[1]) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(name)
@@ -36,9 +36,10 @@ def test_packages_are_unpacked_once_and_linked(install, tmp_path):
         assert code == 0
         (site / "it").mkdir(parents=True)
         (site / "it" / "__init__.py").write_text("of an older release")
-        install.link(place, site)
+        install.link(place, site, tmp_path / "prefix")
         assert os.path.samefile(site / "it" / "__init__.py", place / "it" / "__init__.py")
         assert [path.name for path in site.iterdir()] == ["it"]  # neither scripts nor marks
+        assert (tmp_path / "prefix" / "share" / "jupyter" / "kernel.json").is_file()
     assert len(install.calls) == 1
 
 
