@@ -92,11 +92,13 @@ def chosen_for(
     target: Target,
     options: Any,
     fewer: bool = True,
+    apart: bool = False,
 ) -> tuple[Graph, Solution]:
     """Return the unknown layouts of a kernel and those that were chosen for a target.
 
     Args:
         fewer: the kernel may have fewer warps than `options`, which the graph then says.
+        apart: loaded tiles are values of any layout.
 
     Raises:
         LayoutError: no choice satisfies all ops; with the line of one that is left over.
@@ -112,13 +114,15 @@ def chosen_for(
 
     def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
         asked = options if warps is None else replace(options, num_warps=warps)
-        return sketch(fn, signature, constexprs, attrs, target, asked)
+        return sketch(fn, signature, constexprs, attrs, target, asked, apart)
 
     try:
         fn, drawn = prepared(fn, traced, target, int(options.num_warps))
         try:
             graph, solution = _finished(fn, drawn, traced, target, options, fewer)
         except (GluonError, SyntaxError) as error:  # of a changed text, or of the kernel
+            if drawn.loads_tiles and not drawn.apart and isinstance(error, LayoutError):
+                return chosen_for(fn, signature, constexprs, attrs, target, options, fewer, True)
             chosen = _as_written(fn, drawn, target, options)
             if not np.isfinite(chosen.solution.price):
                 raise of_solution(fn, chosen.solution) from error
@@ -129,7 +133,7 @@ def chosen_for(
         return graph, solution
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
-        return chosen_for(fn, signature, constexprs, attrs, target, options, False)
+        return chosen_for(fn, signature, constexprs, attrs, target, options, False, apart)
 
 
 def _finished(

@@ -462,8 +462,12 @@ def sketch(
     attrs: Mapping[tuple[int, ...], Any],
     target: Target,
     options: Any,
+    apart: bool = False,
 ) -> Sketch:
     """Trace a kernel on the simulator's builder for `target`, layouts left out.
+
+    Args:
+        apart: loaded tiles are values of any layout; else only where ops cannot combine those of their descriptors.
 
     Raises:
         CapabilityError: the simulator is not installed.
@@ -480,7 +484,6 @@ def sketch(
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     ranks: dict[Place, tuple[int, int]] = {}
-    apart = False
     while True:
         drawn = _begun(fn, signature, constexprs, attrs, target, ranks)
         drawn.apart, known = apart, len(ranks)

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import gluon_core as gluon
+from gluon_core import language as gl
 from gluon_core.registry.load import registry
 from gluon_write.command import written
 
@@ -47,3 +49,18 @@ def test_tiles_of_several_layouts_meet(target, tmp_path, monkeypatch):
         path.write_text(source)
         exec(compile(source, str(path), "exec"), names)
         np.testing.assert_allclose(names["out"], names["wanted"], atol=1e-5)
+
+
+@gluon.jit(layouts="auto")
+def running(x, out, R, C, BM: gl.constexpr, BN: gl.constexpr):
+    tiles = gl.portable.descriptor(x, [R, C], [C, 1], [BM, BN])
+    sums = gl.sum(gl.portable.load(tiles, [0, 0]), 1)
+    gl.store(out + gl.arange(0, BM), gl.cumsum(sums, 0))
+
+
+def test_sums_of_a_tile_are_scanned(monkeypatch):
+    """A scan takes no slice of the layout that the tile has by itself."""
+    monkeypatch.setenv("GLUON_TARGET", "sim:gfx942")
+    x, out = np.arange(512, dtype=np.float32).reshape(16, 32), np.zeros(16, np.float32)
+    running[(1,)](x, out, 16, 32, 16, 32)
+    np.testing.assert_allclose(out, x.sum(1).cumsum())
