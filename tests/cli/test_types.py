@@ -240,6 +240,17 @@ def sources(folder):
         yield str(target)
 
 
+# As `pip install -e` builds them, with three processes for each.
+EDITABLE = """
+import os, sys
+from hatchling.build import build_editable
+
+for project in sys.argv[2:]:
+    os.chdir(project)
+    build_editable(sys.argv[1])
+"""
+
+
 def pip(python, *arguments):
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     command += ["--no-deps", "--no-build-isolation", *arguments]
@@ -265,10 +276,12 @@ def installed(request, tmp_path_factory):
     # Their dependencies are at the same place as ours; our own packages there are not seen first.
     shared = Path(process.stdout.strip()) / "zz_shared.pth"
     shared.write_text(sysconfig.get_path("purelib") + "\n")
-    folders = sources(work / "sources")
-    wanted = [
-        word for f in folders for word in (("-e", f) if request.param == "editable" else (f,))
-    ]
+    wanted = list(sources(work / "sources"))
+    if request.param == "editable":
+        command = [sys.executable, "-c", EDITABLE, work, *wanted]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        wanted = ["--no-index", *map(str, work.glob("*.whl"))]
     pip(python, *wanted)
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
