@@ -43,6 +43,17 @@ _ACQUIRED = re.compile(
 _DRAINED = re.compile(r"\s*(?:@%p\d+ )?cp\.async\.bulk\.(?:commit_group|wait_group\.read 0) ?;")
 _GENERIC = re.compile(r"\s*cvta\.global\.u64 \t?(%rd\d+), (%rd\d+);")
 _UNREACHED = re.compile(r"\s*\$L__(?:tmp|func)")  # labels of lines
+_BEGIN = re.compile(r"^// %bb\.0:.*\n", re.M)  # of the first block
+_AHEAD = """{{
+	.reg .pred first;
+	.reg .b32 lane;
+	.reg .b64 map;
+	mov.u32 lane, %tid.x;
+	setp.eq.u32 first, lane, 0;
+{maps}
+}}
+"""
+_MAP_AHEAD = "\tmov.b64 map, {0};\n\tcvta.param.u64 map, map;\n\t@first prefetch.tensormap [map];"
 _REGISTER = re.compile(r"%rd?\d+")
 
 # Steps of the programs, as `made_maps.h` numbers them.
@@ -286,7 +297,7 @@ class _Kernel:
     # -- the text ---------------------------------------------------------------------------------
 
     def text(self, maps: dict[str, _Map]) -> str:
-        """Return the kernel with these maps as parameters."""
+        """Return the kernel with these maps as parameters, which one thread asks for before anything else."""
         names = {
             register: f"{self.name}_param_{self.count + number}"
             for number, register in enumerate(maps)
@@ -304,7 +315,9 @@ class _Kernel:
         added = "".join(
             f",\n\t.param .align 64 .b8 {name}[{_MAP_BYTES}]" for name in names.values()
         )
-        return f"{whole[: self.end].rstrip()}{added}\n{whole[self.end :]}"
+        ahead = _AHEAD.format(maps="\n".join(map(_MAP_AHEAD.format, names.values())))
+        body = _BEGIN.sub(lambda begin: begin[0] + ahead, whole[self.end :], count=1)
+        return f"{whole[: self.end].rstrip()}{added}\n{body}"
 
 
 def _low(program: _Program) -> _Program:

@@ -124,7 +124,7 @@ def test_a_tensor_that_the_driver_refuses_is_described_by_the_kernel(fake):
 
 def test_other_descriptions_stay():
     ptx = compiled().asm["ptx"]
-    assert described(ptx) is not None
+    assert described(ptx).ptx.count("@first prefetch.tensormap [map];") == 2
     scratch = ptx.split("cp_fenceproxy")[1].split("[ ")[1].split(" ")[0]
     twice = ptx.replace(
         "cvta.global.u64 \t",
