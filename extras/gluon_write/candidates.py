@@ -32,9 +32,13 @@ def _filled(total: int, sizes: Sequence[int], order: Sequence[int], rest: int) -
 
 
 def tilings(
-    shape: Sequence[int], lanes: int, warps: int, widest: int = 16
+    shape: Sequence[int], lanes: int, warps: int, widest: int = 16, single: bool = False
 ) -> Iterator[DistributedLayout]:
-    """Yield blocked layouts of a shape, plain ones first."""
+    """Yield blocked layouts of a shape, plain ones first.
+
+    Args:
+        single: elements of rows that begin anywhere are moved one by one: a thread may have neighbours of a column.
+    """
     rank = len(shape)
     orders = (
         list(permutations(reversed(range(rank)))) if rank <= _MOST_PERMUTED
@@ -53,10 +57,15 @@ def tilings(
             for way in (tuple(reversed(order)), order):
                 # Warps that repeat others are the last ones: so the code of a scan or a store names no bit between.
                 parts = _filled(warps, left, way, order[-1])
-                layout = BlockedLayout(each, threads, parts, list(order))
-                if layout not in seen:
-                    seen.add(layout)
-                    yield layout
+                own = [each]
+                if single and width == 1 and rank == 2:
+                    down = max(1, left[order[1]] // parts[order[1]])
+                    own.append([down if dim == order[1] else 1 for dim in range(rank)])
+                for registers in own:
+                    layout = BlockedLayout(registers, threads, parts, list(order))
+                    if layout not in seen:
+                        seen.add(layout)
+                        yield layout
 
 
 def _widest(one: Unknown) -> int:
@@ -100,7 +109,9 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
         elif one.number in products:
             lists[one.number] += _square(one.shape, graph.lanes, one.warps)
         elif not few and (one.accesses or one.reductions or one.scans):
-            lists[one.number] += tilings(one.shape, graph.lanes, one.warps, _widest(one))
+            single = bool(one.accesses) and all(access.together == 1 for access in one.accesses)
+            widest = _widest(one)
+            lists[one.number] += tilings(one.shape, graph.lanes, one.warps, widest, single)
     for one in graph.unknowns:  # tilings of reductions leave room for the layouts of units
         if not one.accesses:
             layouts = lists[one.number]

@@ -21,6 +21,7 @@ from gluon_write.buffered import buffered
 from gluon_write.byte_operands import lines_of
 from gluon_write.converted_operands import converted_operands, through_buffers
 from gluon_write.dependent import awaiting, waits
+from gluon_write.early_loads import loaded_early
 from gluon_write.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.first_products import with_first_products
 from gluon_write.form import with_text
@@ -43,7 +44,7 @@ from gluon_write.partition_choice import FewerWarps, in_partitions
 from gluon_write.preferred import chosen_form
 from gluon_write.prefetch import prefetched
 from gluon_write.prepare import prepared
-from gluon_write.prices import LEAST_COPY_BITS, vector_of
+from gluon_write.prices import LEAST_COPY_BITS, held_by, vector_of
 from gluon_write.reciprocals import with_reciprocals
 from gluon_write.recompute import recomputed
 from gluon_write.reductions_ahead import reduced_ahead
@@ -216,13 +217,14 @@ def _loading_ahead(
     if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
     threads = int(options.num_warps) * target.warp_size
-    forms = (
+    forms: tuple[tuple[Any, Callable[..., Any]], ...] = (
         (partial(loaded_ahead, traced), _aligned),
         (summed_by_threads, vector_of),
         (summed_ahead, vector_of),
         (reduced_ahead, vector_of),
         (ordered, vector_of),
         (with_gathered_bases, vector_of),
+        (loaded_early, held_by),
     )
     for written, run_of in forms:
         runs = {

@@ -23,6 +23,7 @@ __all__ = [
     "conversion_price",
     "conversion_table",
     "crosses_warps",
+    "held_by",
     "price",
     "reasons",
     "vector_of",
@@ -117,6 +118,11 @@ def vector_of(layout: DistributedLayout, access: Access) -> int:
             unit *= 2
         vector = max(vector, unit)
     return vector
+
+
+def held_by(layout: DistributedLayout, access: Access) -> tuple[int, int, int]:
+    """Return the elements of a thread, how many of them one instruction moves, and the bits of one."""
+    return 1 << len(_registers(layout, access.shape)), vector_of(layout, access), access.bits
 
 
 def sectors_of(layout: DistributedLayout, access: Access) -> int:

@@ -147,3 +147,22 @@ def test_tables_have_the_prices_of_plans(monkeypatch):
             assert np.array_equal(table, plans), relation.kind
             known.add(relation.form())
     assert {kind[0] for kind, *_ in known} >= {"same", "expand", "trans", "infer", "reduce"}
+
+
+@gluon.jit(layouts="auto")
+def weighted(x, weights, y, N, BH: gl.constexpr, BW: gl.constexpr):
+    row, column = gl.arange(0, BH), gl.program_id(0) * BW + gl.arange(0, BW)
+    place, inside = row[:, None] * N + column[None, :], (column < N)[None, :]
+    values = gl.load(x + place, mask=inside, other=0.0).to(gl.float32)
+    scale = gl.load(weights + row).to(gl.float32)
+    gl.store(y + place, (values * scale[:, None]).to(gl.float16), mask=inside)
+
+
+def test_a_thread_has_neighbours_of_single_elements():
+    """Rows that begin anywhere, whose weights a thread loads together."""
+    signature = {"x": "*fp16:16", "weights": "*fp16:16", "y": "*fp16:16", "N": "i32"}
+    compiled = gluon.compile(
+        weighted, target="sm_90", signature=signature, constexprs={"BH": 128, "BW": 64}
+    )
+    assert "sizePerThread = [32, 1], threadsPerWarp = [1, 32]" in compiled.asm["ttgir"]
+    assert "convert_layout" not in compiled.asm["ttgir"]
