@@ -46,7 +46,8 @@ EXCLUDED = frozenset(["tuned", "listed", "higher_order", "assembly_clocks", "fac
 # launched as they are.
 ALONE = frozenset(
     "locked grouped_gemm host_descriptors tuples layer_norm_backward grouped lock_sum last_block constants "
-    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples multi_tensor fused_mlp staying exclusive_sums layered joined_sums".split()
+    "lookback sorted_experts stream_k adam_list tutorial_full tutorial_causal named named_tuples multi_tensor fused_mlp staying exclusive_sums layered joined_sums "
+    "tile_gathered tile_scanned tile_rotated tile_picked tile_counted tile_running tile_residual_norm".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
 RESTORED = frozenset(["lookback", "stream_k", "sorted_experts", "exclusive_sums"])
