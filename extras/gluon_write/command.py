@@ -177,9 +177,9 @@ def written(spec: str, target: Target) -> tuple[str, list[str]]:
     imported: list[str] = []
     for (name, line), listed in launched.items():
         variants = _variants(listed, target, fewer=True)
-        wanted = {_asked(form): one.graph.warps for one in variants for form in one.forms}
-        if any(asked != warps for asked, warps in wanted.items()):
-            changed = relaunched(text, name, wanted) if len(variants) == 1 else None
+        wanted = {(_asked(form), one.graph.warps) for one in variants for form in one.forms}
+        if any(asked != warps for asked, warps in wanted):
+            changed = relaunched(text, name, dict(wanted)) if len(variants) == 1 else None
             if changed is None:
                 variants = _variants(listed, target, fewer=False)
             text = changed or text

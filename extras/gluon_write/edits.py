@@ -8,10 +8,11 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
 from gluon_core._triton import unwrap
-from gluon_write.form import free_name
+from gluon_write.form import Form, free_name
 from gluon_write.refusals import agree, of_plain_function
-from gluon_write.sketch import Place
+from gluon_write.sketch import Place, place_of
 from gluon_write.solve import Solution, plan_of
+from gluon_write.syntax import nodes_in
 from gluon_write.unknowns import AnyLayout, Graph
 
 __all__ = ["Edits", "edits_of", "partitions_of", "space_in", "space_of"]
@@ -72,7 +73,7 @@ def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Ed
             edits = _within(kernel, context, graph)
             known = edits.conversions.setdefault(place, pair[1])
             agree(edits.fn, relation.line, known, pair[1])
-    _complete(kernel)
+    _complete(kernel, graph)
     _share(kernel, {})
     for edits in kernel.all():
         for place in sorted({*edits.layouts, *edits.conversions}, key=lambda p: p[1:]):
@@ -82,15 +83,22 @@ def edits_of(graph: Graph, solution: Solution, name: Optional[str] = None) -> Ed
     return kernel
 
 
-def _complete(kernel: Edits) -> None:
-    """Let copies of a function name a copy where a branch that they do not take calls one."""
-    known: dict[int, dict[Place, Edits]] = {}
+def _complete(kernel: Edits, graph: Graph) -> None:
+    """Let calls of written functions in branches that no launch takes name a copy of theirs; all other calls have one."""
+    copies: dict[int, Edits] = {}
     for edits in kernel.all():
-        known.setdefault(id(edits.fn), {}).update(edits.calls)
+        copies.setdefault(id(edits.fn), edits)
     for edits in [*kernel.all()]:
-        for place, called in known[id(edits.fn)].items():
-            if place not in edits.calls and all(one is not edits for one in called.all()):
-                edits.calls[place] = called
+        number, form = (
+            next(i for i, one in enumerate(graph.jits) if one is edits.fn),
+            Form(edits.fn),
+        )
+        for node in nodes_in(form.tree):
+            place = place_of(node, number) if isinstance(node, ast.Call) else None
+            called = None if place is None or place in edits.calls else form.called(node)
+            copy = copies.get(id(called)) if getattr(called, "changed", False) else None
+            if place and copy is not None and all(one is not edits for one in copy.all()):
+                edits.calls[place] = copy
 
 
 def _share(edits: Edits, known: dict[Any, Edits]) -> Edits:

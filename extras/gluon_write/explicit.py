@@ -41,7 +41,7 @@ from gluon_write.moving_bases import with_moving_bases
 from gluon_write.operand_buffers import with_operand_buffers
 from gluon_write.original_places import at_original_places, original_of
 from gluon_write.partition_choice import FewerWarps, in_partitions
-from gluon_write.preferred import chosen_form
+from gluon_write.preferred import chosen_form, chosen_warps
 from gluon_write.prefetch import prefetched
 from gluon_write.prepare import prepared
 from gluon_write.prices import LEAST_COPY_BITS, held_by, vector_of
@@ -112,6 +112,8 @@ def chosen_for(
             got=int(options.num_ctas),
             remedy="Write the layouts, with their cga_layout.",
         )
+
+    options = replace(options, num_warps=chosen_warps() or options.num_warps)
 
     def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
         asked = options if warps is None else replace(options, num_warps=warps)

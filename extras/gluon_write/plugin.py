@@ -16,7 +16,7 @@ def gluon_commands() -> Mapping[str, str]:
 def gluon_services() -> Mapping[str, str]:
     return {
         "write": "gluon_write.explicit:explicit",
-        "write.form": "gluon_write.preferred:chosen_form",
+        "write.form": "gluon_write.preferred:form_key",
         "write.launch": "gluon_write.short_launches:choosing",
         "write.layouts": "gluon_write.shown:layouts_of",
     }

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from math import prod
 from typing import Any, Callable, Optional, Sequence
 
@@ -34,6 +34,7 @@ _DEALT_START = 333  # where programs are dealt blocks of different work
 _WORDS = 64  # of a thread for a sum: with more, the pipelined form has no registers
 _OWN = 90  # registers of a thread besides scores and sums
 _MOST = 255  # registers of a thread
+_HEAD = 64  # columns of narrow heads
 _REGISTERS = 1 << 16  # of a multiprocessor
 _EXPONENTIAL = re.compile(r"\bexp2?\(")
 _TILES = re.compile(r"\b(descriptor|block_of)\(")
@@ -124,21 +125,23 @@ def short_launches_of(
     bounds = tuple(row_bounds(fn, before))
     two = _holds_two(shapes, target, options)
     described = any("descriptor(" in jit.src for jit in before.jits)
-    if not bounds or described and not two:  # programs with descriptors begin as late
+    narrow_heads = shapes[-1][1] <= _HEAD
+    if not bounds or described and not two and not narrow_heads:  # programs begin as late
         return None
     tiles = any(_TILES.search(jit.src) for jit in before.jits)
     narrow = tiles and shapes[0][1] < WIDE  # steps stay as short as they are
     if any(DEALT in jit.src for jit in jits):
-        start, share, each = _DEALT_START if two else _START, 0.5, 300 if tiles else 250
+        start, share, each = _DEALT_START if narrow_heads else _START, 0.5, 300 if tiles else 250
         each = 400 if narrow else each
     else:
         shared = f"consumers={SHARERS}" in jits[0].src
         start, share, each = _START, 1.0, 250 if narrow else 100 if shared else 200
     if two:
-        own = (2 * units, 1.45, 1.1, 325 if described else 170, units * 3 // 2)
+        own = (2 * units, 1.45, 1.1, 325 if described else 170)
     else:
-        own = (units, 1.4, 1.4, 360, units)
-    return ShortLaunches(bounds, units, *own, start, share, each, warps)
+        own = (units, 0.87, 0.87, 300) if narrow_heads else (units, 1.4, 1.4, 360)
+    places = units * 3 // 2 if narrow_heads else units
+    return ShortLaunches(bounds, units, *own, places, start, share, each, warps)
 
 
 def _holds_two(shapes: Sequence[tuple[int, ...]], target: Target, options: Any) -> bool:
@@ -178,14 +181,13 @@ def choosing(
         return launch  # a recording describes one form
     device = compiled.backend.device.current()
     short = ShortLaunches.of_facts(compiled.metadata.short_launches)
-    options = replace(options, num_warps=short.warps)
     is_short = short.test(compiled.src.fn.arg_names)
     forms: list[Callable[..., Any]] = []
 
     def pipelined() -> Callable[..., Any]:
         if not forms:
             strict = os.environ.get("GLUON_NO_JIT", "0") not in ("", "0")
-            with preferred_form("pipelined"):
+            with preferred_form("pipelined", short.warps):
                 other = compile_source(
                     compiled.src, compiled.target, compiled.backend, options, load_only=strict
                 )

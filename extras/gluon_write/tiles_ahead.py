@@ -16,8 +16,8 @@ import ast
 from typing import Any, Mapping
 
 from gluon_core.plugin.targets import Target
-from gluon_write.form import changed_copy, free_name, one_line, renamed
-from gluon_write.loops import Loop, Tile, viewed
+from gluon_write.form import bounds_of, changed_copy, factor, free_name, one_line, renamed
+from gluon_write.loops import Edit, Loop, Tile, viewed
 from gluon_write.prefetch import Prefetcher
 from gluon_write.sketch import Sketch
 from gluon_write.syntax import nodes_in, operands_of, stores
@@ -75,6 +75,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     tiles = ""  # the name of a loop's pipeline
     places: dict[str, str] = {}  # tile -> the name of its place, which a step moves
+    steps = ""  # the name of the steps of a loop that begins elsewhere than at 0, which counts them
 
     goes_on = False
     copies_operands = False
@@ -112,6 +113,8 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     def named(self, loop: Loop, taken: set[str]) -> None:
         self.tiles = free_name("tiles", taken)
+        counts = self._bounds(loop)[0] != "0" and not loop.falls
+        self.steps = free_name("steps", taken) if counts else ""
         for tile in loop.tiles.values():
             tile.ring = tile.name  # the buffer knows its dtype
         self.places = {
@@ -119,6 +122,36 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
             for name, tile in loop.tiles.items()
             if self._moves(loop, tile)
         }
+
+    def _bounds(self, loop: Loop) -> tuple[str, str, str]:
+        assert isinstance(loop.node.iter, ast.Call)
+        return bounds_of([self.text_of(arg) for arg in loop.node.iter.args])
+
+    def _written(self, loop: Loop, stages: int, taken: set[str]) -> list[Edit]:
+        """Return the edits of a loop; one that begins elsewhere than at 0 counts its steps, as its copies do."""
+        edits = super()._written(loop, stages, taken)
+        if not self.steps:
+            return edits
+        node, step = loop.node, self.step
+        assert isinstance(node.target, ast.Name)
+        first, last, stride = self._bounds(loop)
+        outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
+        count = f"{self.space}.cdiv({last} - {factor(first)}, {stride})"
+        moves = f"{inner}{node.target.id} = {first} + {step} * {factor(stride)}"
+        counted = f"{outer}{step} = 0", f"{inner}{step} += 1"
+        edits = [
+            (begin, end, [line for line in lines if line not in counted])
+            for begin, end, lines in edits
+        ]
+        begin, end, before = edits[0]
+        loop_line = next(i for i, line in enumerate(before) if line.endswith(":"))
+        edits[0] = (
+            begin,
+            end,
+            [*before[:loop_line], f"{outer}{self.steps} = {count}", *before[loop_line:]],
+        )
+        header = [f"{outer}for {step} in range({self.steps}):", moves]
+        return [*edits, (node.lineno, node.body[0].lineno - 1, header)]
 
     def rings_of(self, loop: Loop, moved: Mapping[str, str]) -> list[str]:
         listed = ", ".join(tile.tiles for tile in loop.tiles.values())
@@ -162,7 +195,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
                     text.append(f"{name} = ({', '.join(parts)})")
                     parts = [f"{name}[{dim}]" for dim in range(len(parts))]
                 places[tile.name] = f"[{', '.join(parts)}]"
-            inside = loop.inside(ahead, last)
+            inside = f"{step} < {self.steps}" if self.steps else loop.inside(ahead, last)
             text.append(
                 f"{self.tiles}.fetch({step}, [{', '.join(places[name] for name in loop.tiles)}], pred={inside})"
             )
