@@ -1,7 +1,7 @@
 /* Maps that a launch makes of tensors which the kernel's other arguments describe, see gluon_nvidia/argument_maps.py. Part of engine.c. */
 
 /* Steps of the programs below: an argument of 32 bits, one of 64, a number, both signs of the lower half, the lower half, and arithmetic. */
-enum { HALF, WHOLE, LITERAL, SIGNED, LOW, ADD, SUBTRACT, MULTIPLY, SHIFT, DEPTH = 8 };
+enum { HALF, WHOLE, LITERAL, SIGNED, LOW, ADD, SUBTRACT, MULTIPLY, SHIFT, LARGER, SMALLER, DEPTH = 8 };
 
 /* Return what a program computes from the arguments that are put: its number of steps, then each with an operand. */
 static uint64_t computed(const int64_t **at, void *const *parameters)
@@ -16,7 +16,9 @@ static uint64_t computed(const int64_t **at, void *const *parameters)
             *top = step == LOW ? (uint32_t)*top : (uint64_t)(int64_t)(int32_t)*top;
         else {
             uint64_t right = *top--;
-            *top = step == ADD ? *top + right : step == SUBTRACT ? *top - right : step == MULTIPLY ? *top * right : *top << (right & 63);
+            int keeps = ((int64_t)*top > (int64_t)right) == (step == LARGER); /* the left one, of two */
+            *top = step == ADD ? *top + right : step == SUBTRACT ? *top - right : step == MULTIPLY ? *top * right
+                   : step == SHIFT ? *top << (right & 63) : keeps ? *top : right;
         }
     }
     return *top;

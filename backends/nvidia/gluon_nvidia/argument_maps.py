@@ -57,7 +57,9 @@ _MAP_AHEAD = "\tmov.b64 map, {0};\n\tcvta.param.u64 map, map;\n\t@first prefetch
 _REGISTER = re.compile(r"%rd?\d+")
 
 # Steps of the programs, as `made_maps.h` numbers them.
-_HALF, _WHOLE, _LITERAL, _SIGNED, _LOW, _ADD, _SUBTRACT, _MULTIPLY, _SHIFT = range(9)
+_HALF, _WHOLE, _LITERAL, _SIGNED, _LOW, _ADD, _SUBTRACT, _MULTIPLY, _SHIFT, _LARGER, _SMALLER = (
+    range(11)
+)
 _Program = list[tuple[int, int]]
 _TWO = {"add": _ADD, "sub": _SUBTRACT, "mul.lo": _MULTIPLY, "shl": _SHIFT}
 
@@ -288,6 +290,9 @@ class _Kernel:
             return [*value(0), narrow, *value(1), narrow, (_MULTIPLY, 0)]
         if first == "mad.lo":
             program = [*value(0), *value(1), (_MULTIPLY, 0), *value(2), (_ADD, 0)]
+        elif name in ("max.s32", "min.s32"):
+            step = _LARGER if first == "max" else _SMALLER
+            program = [*value(0), (_SIGNED, 0), *value(1), (_SIGNED, 0), (step, 0)]
         elif first in _TWO:
             program = [*value(0), *value(1), (_TWO[first], 0)]
         else:
