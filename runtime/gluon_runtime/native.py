@@ -13,7 +13,7 @@ from typing import Any, Callable, Sequence
 
 __all__ = ["LETTERS", "engine", "launch", "map_kind", "stream", "teach"]
 
-_VERSION = 24  # of the interface of `engine.c`
+_VERSION = 25  # of the interface of `engine.c`
 # The letter of each type of numbers: that of the struct module; y is bfloat16.
 _TYPES = "i1 i8 i16 i32 i64 u1 u8 u16 u32 u64 fp16 bf16 fp32 f32 fp64"
 LETTERS = dict(zip(_TYPES.split(), "bbhiqBBHIQeyffd"))
