@@ -70,7 +70,7 @@ from gluon_write.unknowns import Access, AnyLayout, Graph
 
 __all__ = ["chosen_for", "explicit"]
 
-_GROUP = 4  # warps that read tensor memory together
+_GROUP = 4  # warps that multiply, or read tensor memory, together
 _MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
 
 
@@ -468,7 +468,9 @@ def _solved(
         LayoutError: two ops demand different layouts of one value.
     """
     room = target.architecture.limits.shared_memory
-    for written in (partial(held, room=room), with_operand_buffers):
+    group = int(options.num_warps) if target.has("nvidia.wgmma") else 0
+    group = group if group >= _GROUP else 0
+    for written in (partial(held, room=room, group=group), with_operand_buffers):
         other = written(fn, drawn)
         if other is not fn:
             fn, drawn = other, traced(other)

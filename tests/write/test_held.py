@@ -58,8 +58,7 @@ def on_both_sides(x, w, out, K, B: gl.constexpr):
     gl.store(out + rows * B + lane, acc)
 
 
-def test_an_operand_on_both_sides_is_kept_for_each():
-    """Shared memory holds it as a first operand alone."""
+def test_one_buffer_has_an_operand_on_both_sides(chosen_sources):
     rng = np.random.default_rng(5)
     x, w = (rng.standard_normal((n, 64)).astype(np.float16) for n in (64, 128))
     out = np.zeros((64, 64), np.float32)
