@@ -281,7 +281,8 @@ def installed(request, tmp_path_factory):
         command = [sys.executable, "-c", EDITABLE, work, *wanted]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        wanted = ["--no-index", *map(str, work.glob("*.whl"))]
+        wheels = map(str, work.glob("*.whl"))
+        wanted = ["--no-index", "--force-reinstall", *wheels]  # ours are seen through the link
     pip(python, *wanted)
     clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
