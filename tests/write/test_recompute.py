@@ -96,7 +96,7 @@ def test_no_step_converts_a_vector():
 
 
 @gluon.jit(layouts="auto")
-def turned(x, y, n, N: gl.constexpr):
+def swapped(x, y, n, N: gl.constexpr):
     """Add the running sums of a vector to its own square, transposed."""
     i = gl.arange(0, N)
     values = gl.load(x + i, mask=i < n, other=0.0)
@@ -107,7 +107,7 @@ def turned(x, y, n, N: gl.constexpr):
 @pytest.mark.parametrize("size, loads", [(128, 2), (1024, 1)])
 def test_a_small_vector_is_loaded_again(size, loads, chosen_sources):
     x, y = np.arange(size, dtype=np.float32) % 4, np.zeros(size, np.float32)
-    turned[(1,)](x, y, size, size, target="sim:sm_90")
+    swapped[(1,)](x, y, size, size, target="sim:sm_90")
     assert np.allclose(y, x.cumsum() + np.exp(x) + x.reshape(-1, 8).T.ravel())
     assert chosen_sources[0].count("gl.load(") == loads
 
