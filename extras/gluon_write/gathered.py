@@ -24,8 +24,8 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
 from gluon_sim.tracing.types import PointerType
-from gluon_write.form import edited, free_name, one_line, rewritten
-from gluon_write.loads_ahead import AheadReader
+from gluon_write.form import edited, free_name, one_line
+from gluon_write.loads_ahead import AheadReader, read_by
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.syntax import argument, mentions, nodes_in, reads, stores
 
@@ -47,11 +47,7 @@ def with_gathered_bases(fn: Any, drawn: Sketch, threads: int, together: Mapping[
         drawn: the traced kernel. threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
-    return rewritten(
-        fn,
-        drawn.jits,
-        lambda jit, number: _Gathers(jit, number, drawn, False, together).text(threads),
-    )
+    return read_by(_Gathers, fn, drawn, threads, together)
 
 
 class _Gathers(AheadReader):

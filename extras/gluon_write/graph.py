@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Collection, Iterable, Optional
 
 from gluon_core.frontend.host_calls import is_library
@@ -465,7 +466,7 @@ def build(
         root = work.find(key)
         one = unknowns.setdefault(root, Unknown(len(unknowns)))
         dims = value.type.dims
-        if not one.shape or _size(dims) > _size(one.shape):
+        if not one.shape or prod(dims) > prod(one.shape):
             one.shape = dims
         bits = _bits(value.type)
         one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
@@ -598,10 +599,3 @@ def _bits(type: Any) -> int:
 def _offsets(tensors: list[Any]) -> Any:
     """Return the offsets among the operands of an access to a base: the first integers of 32 bits."""
     return next((v for v in tensors if str(v.type.element) == "i32"), tensors[0])
-
-
-def _size(dims: tuple[int, ...]) -> int:
-    size = 1
-    for dim in dims:
-        size *= dim
-    return size

@@ -19,8 +19,7 @@ import ast
 from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
-from gluon_write.form import rewritten
-from gluon_write.loads_ahead import AheadReader, Load
+from gluon_write.loads_ahead import AheadReader, Load, read_by
 from gluon_write.sketch import Place, Sketch
 from gluon_write.syntax import nodes_in, reads, stores
 
@@ -41,11 +40,7 @@ def ordered(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int])
         drawn: the traced kernel. threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
-    return rewritten(
-        fn,
-        drawn.jits,
-        lambda jit, number: _Order(jit, number, drawn, False, together).text(threads),
-    )
+    return read_by(_Order, fn, drawn, threads, together)
 
 
 class _Order(AheadReader):

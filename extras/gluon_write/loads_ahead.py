@@ -32,7 +32,7 @@ from gluon_write.step_masks import ends_with
 from gluon_write.syntax import argument, nodes_in, reads, stores
 from gluon_write.unread import without_unread
 
-__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_ahead"]
+__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_by"]
 
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 _WRITES = re.compile(
@@ -113,15 +113,25 @@ def loaded_ahead(
     return fn
 
 
-def read_ahead(
-    kind: type[AheadReader], fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]
+def read_by(
+    kind: type[AheadReader],
+    fn: Any,
+    drawn: Sketch,
+    threads: int,
+    together: Mapping[Place, int],
+    *,
+    tidy: bool = False,
 ) -> Any:
-    """Return a kernel with those loops loading ahead that readers of a kind take, or the kernel."""
+    """Return a kernel with the changes that readers of a kind make, or the kernel.
+
+    Args:
+        tidy: leave out what nothing reads then.
+    """
 
     def text_of(jit: Any, number: int) -> Optional[str]:
         reader = kind(jit, number, drawn, False, together)
         text = reader.text(threads)
-        return None if text is None else without_unread(text, reader.scope)
+        return text if text is None or not tidy else without_unread(text, reader.scope)
 
     return rewritten(fn, drawn.jits, text_of)
 

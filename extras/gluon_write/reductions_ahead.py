@@ -21,7 +21,7 @@ import math
 from typing import Any, Mapping, Optional
 
 from gluon_core import language
-from gluon_write.loads_ahead import AheadLoop, AheadReader, read_ahead
+from gluon_write.loads_ahead import AheadLoop, AheadReader, read_by
 from gluon_write.sketch import Place, Sketch, place_of
 from gluon_write.syntax import argument, is_new, nodes_in, stores
 from gluon_write.thread_sums import is_of_a_thread
@@ -43,7 +43,7 @@ def reduced_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place,
         drawn: the traced kernel. threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
-    return read_ahead(_Reductions, fn, drawn, threads, together)
+    return read_by(_Reductions, fn, drawn, threads, together, tidy=True)
 
 
 class _Reductions(AheadReader):

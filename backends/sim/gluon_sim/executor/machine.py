@@ -255,7 +255,7 @@ class Machine:
         size = self._fitting(total)
         if size < 2 or self.program.spins or self.watched or self.schedule.sampled:
             return False
-        if program.found.parted == self.grid or ordered(program):
+        if program.findings.parted == self.grid or ordered(program):
             return False
         kept = keep(program, self.memory, arguments)
         machine = self._another()
@@ -269,7 +269,7 @@ class Machine:
         except TimeLimitError:
             raise
         except Exception:
-            program.found.parted = self.grid
+            program.findings.parted = self.grid
         self.machines = []
         restore(kept)
         self._track(arguments)
@@ -316,9 +316,9 @@ class Machine:
             self.tracking = Tracking(traffic, self.memory, reached, self.grid, across)
             self.memory.tracking = self.tracking
             if self.program.asynchronous:
-                if program.found.lifetimes is None:
-                    program.found.lifetimes = Lifetimes(program)
-                self.lifetimes = program.found.lifetimes
+                if program.findings.lifetimes is None:
+                    program.findings.lifetimes = Lifetimes(program)
+                self.lifetimes = program.findings.lifetimes
 
     def _another(self) -> "Machine":
         """Return a machine for a further thread of this launch."""

@@ -72,7 +72,7 @@ def workers_for(
 
 def ordered(program: Program) -> bool:
     """Return True if the order of programs matters, or their writes are unknown."""
-    known = program.found.ordered
+    known = program.findings.ordered
     if known is None:
         known = ANYWHERE in written_arguments(program) or any(
             op.name.startswith(_ORDERED)
@@ -81,7 +81,7 @@ def ordered(program: Program) -> bool:
             or bool(op.attrs.get("effects"))
             for op in program.walk_ops()
         )
-        program.found.ordered = known
+        program.findings.ordered = known
     return known
 
 
@@ -99,7 +99,7 @@ def meets(compiled: CompiledProgram) -> bool:
 
 def _rewritten(program: Program) -> set[int]:
     """Positions of arguments that the kernel writes and may read, too."""
-    known = program.found.rewritten
+    known = program.findings.rewritten
     if known is None:
         origins_of = origins(program)
         written = written_arguments(program)
@@ -108,7 +108,7 @@ def _rewritten(program: Program) -> set[int]:
             if op.name not in ("store", "masked_store", "addptr", "splat", "broadcast"):
                 for value in op.operands():
                     known |= positions_in(written & origins_of.get(id(value.resolve()), set()))
-        program.found.rewritten = known
+        program.findings.rewritten = known
     return known
 
 

@@ -153,9 +153,9 @@ def _live(program: Program) -> tuple[int, Optional[Op]]:
 
 def columns_in_use(program: Program) -> tuple[int, Optional[Op]]:
     """Return the columns that are in use at once, and the op that allocates most of them."""
-    known = program.found.columns
+    known = program.findings.columns
     if known is None:
-        known = program.found.columns = _live(program)
+        known = program.findings.columns = _live(program)
     return known
 
 

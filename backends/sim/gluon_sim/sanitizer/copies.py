@@ -48,7 +48,7 @@ class Copies(NamedTuple):
 
 def only_decide(program: Program, op: Op) -> bool:
     """Return True for a load of `used_elsewhere` whose copies only decide about stores."""
-    copies: Optional[Copies] = program.found.copies.get(id(op))
+    copies: Optional[Copies] = program.findings.copies.get(id(op))
     return copies is not None and copies.decide
 
 
@@ -62,7 +62,7 @@ def used_elsewhere(program: Program, op: Op, owners: Owners, lanes: int) -> Opti
     Args:
         lanes: threads of a warp.
     """
-    known = program.found.copies
+    known = program.findings.copies
     if id(op) not in known:
         known[id(op)] = _followed(program, op, owners, lanes)
     copies: Optional[Copies] = known[id(op)]

@@ -54,7 +54,7 @@ def origins(program: Program) -> dict[int, set[Origin]]:
 
     Does not follow the order of ops: the result holds the origins on any path.
     """
-    known = program.found.origins
+    known = program.findings.origins
     if known is not None:
         return known
     by_value: dict[int, set[Origin]] = {}
@@ -141,13 +141,13 @@ def origins(program: Program) -> dict[int, set[Origin]]:
         changed = False
         for op in program.walk_ops():
             visit(op)
-    program.found.origins = by_value
+    program.findings.origins = by_value
     return by_value
 
 
 def written_arguments(program: Program) -> set[Origin]:
     """Positions of the kernel's arguments through which it may write; `ANYWHERE` among them for all."""
-    known = program.found.written
+    known = program.findings.written
     if known is not None:
         return known
     by_value = origins(program)
@@ -163,7 +163,7 @@ def written_arguments(program: Program) -> set[Origin]:
         for value in op.operands():
             if not isinstance(value.type, MemDescType) and _matters(value):
                 out |= by_value.get(id(value), {ANYWHERE})
-    program.found.written = out
+    program.findings.written = out
     return out
 
 
@@ -264,9 +264,9 @@ def unawaited(program: Program) -> list[tuple[Op, list[Op]]]:
 
 def users_of(program: Program, alloc: Op) -> list[Op]:
     """Ops that may use a shared buffer, views of it left out."""
-    known = program.found.buffer_users
+    known = program.findings.buffer_users
     if known is None:
-        known = program.found.buffer_users = {}
+        known = program.findings.buffer_users = {}
         by_value = origins(program)
         for op in program.walk_ops():
             if op.regions or op.name.startswith("memdesc_") or op.name in _KEEPS:

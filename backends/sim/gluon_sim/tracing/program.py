@@ -52,7 +52,7 @@ class Program:
         self.functions: dict[str, Function] = {}
         self.context: Any = None
         self.attrs: dict[str, Any] = {}
-        self.found = Findings()
+        self.findings = Findings()
 
     def has_function(self, name: str) -> bool:
         return name in self.functions

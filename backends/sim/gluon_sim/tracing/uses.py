@@ -40,9 +40,9 @@ def first_use(program: Program, op: Op) -> Optional[Op]:
 
 def users_in(program: Program) -> dict[int, list[Op]]:
     """Return the ops that take a value, by its id."""
-    known = program.found.users
+    known = program.findings.users
     if known is None:
-        known = program.found.users = {}
+        known = program.findings.users = {}
         for op in program.walk_ops():
             value: Value
             for value in op.operands():

@@ -209,7 +209,7 @@ def mutants(program: Any) -> Iterator[Mutant]:
     def changing(change: Callable[[], None]) -> Callable[[], None]:
         def changed() -> None:
             change()
-            program.found = type(program.found)()
+            program.findings = type(program.findings)()
 
         return changed
 
