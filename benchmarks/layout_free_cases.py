@@ -30,7 +30,7 @@ def imported(path: Path, name: str) -> Any:
 @functools.lru_cache(maxsize=None)
 def both(file: str, folder: Path) -> tuple[Any, Any]:
     """Return a module of plain Triton, and its port."""
-    from gluon_write.port import port
+    from gluon_write.porting.port import port
 
     source = ROOT / "tests" / "write" / "triton_kernels" / f"{file}.py"
     path = folder / f"{file}.py"

@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases whose name has this word")
     asked = parser.parse_args()
     from gluon_core.registry.load import registry
-    from gluon_write.port import port
+    from gluon_write.porting.port import port
 
     columns = ("all", "matrix", "global", "shared", "barriers", "conversions")
     shown = (*columns, "conflicts")

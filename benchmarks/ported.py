@@ -240,7 +240,7 @@ def runs_alone(
     """Return functions that launch a kernel of Triton, and the ported one, as a case does."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    from gluon_write.port import port
+    from gluon_write.porting.port import port
 
     source = KERNELS / f"{file}.py"
     path = folder / f"ours_{tag}.py"
@@ -278,7 +278,7 @@ def runs_of(
     """
     import torch
 
-    from gluon_write.port import port
+    from gluon_write.porting.port import port
 
     kernel, grid, args, words, first = launch
     inner = kernel

@@ -19,17 +19,17 @@ from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
-from gluon_write.edits import Edits, edits_of, space_in
 from gluon_write.explicit import chosen_for
-from gluon_write.foreign_names import Imports
-from gluon_write.form import free_name
-from gluon_write.port import port
+from gluon_write.porting.port import port
 from gluon_write.preferred import chosen_form, preferred_form
-from gluon_write.short_text import ShortText, forced_texts, host_text
-from gluon_write.solve import Solution
-from gluon_write.source import explicit_text, launched_early, relaunched, replaced
-from gluon_write.unknowns import Graph
-from gluon_write.variants import (
+from gluon_write.solver.solve import Solution
+from gluon_write.solver.unknowns import Graph
+from gluon_write.text.form import free_name
+from gluon_write.writing.edits import Edits, edits_of, space_in
+from gluon_write.writing.foreign_names import Imports
+from gluon_write.writing.short_text import ShortText, forced_texts, host_text
+from gluon_write.writing.source import explicit_text, launched_early, relaunched, replaced
+from gluon_write.writing.variants import (
     aligned_of,
     choices_of,
     chooser,

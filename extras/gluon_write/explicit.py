@@ -14,59 +14,59 @@ import numpy as np
 from gluon_core import _triton, language
 from gluon_core.errors import GluonError, KernelWarning, LayoutError
 from gluon_core.plugin.targets import Target
-from gluon_write.accumulate import accumulated
-from gluon_write.adjacent import with_adjacent_loops, with_shared_names
-from gluon_write.branches import taken_alone
-from gluon_write.buffered import buffered
-from gluon_write.byte_operands import lines_of
-from gluon_write.converted_operands import converted_operands, through_buffers
-from gluon_write.dependent import awaiting, waits
-from gluon_write.early_loads import loaded_early
-from gluon_write.edits import Edits, edits_of, partitions_of, space_in
-from gluon_write.first_products import with_first_products
-from gluon_write.form import with_text
-from gluon_write.gathered import with_gathered_bases
-from gluon_write.graph import build
-from gluon_write.guard import guarded
-from gluon_write.held import held
-from gluon_write.hoist import hoisted
-from gluon_write.inline import inlined
-from gluon_write.joined import joined
-from gluon_write.kept_lines import with_kept_lines
-from gluon_write.lane_sums import summed_by_lanes
-from gluon_write.largest import with_scaled_maxima
-from gluon_write.load_order import ordered
-from gluon_write.loads_ahead import loaded_ahead
-from gluon_write.moving_bases import with_moving_bases
-from gluon_write.operand_buffers import with_operand_buffers
-from gluon_write.original_places import at_original_places, original_of
-from gluon_write.partition_choice import FewerWarps, in_partitions
-from gluon_write.preferred import chosen_form, chosen_warps
-from gluon_write.prefetch import prefetched
-from gluon_write.prepare import prepared
-from gluon_write.prices import LEAST_COPY_BITS, held_by, vector_of
-from gluon_write.reciprocals import with_reciprocals
-from gluon_write.recompute import recomputed
-from gluon_write.reductions_ahead import reduced_ahead
-from gluon_write.refusals import of_conflict, of_solution
-from gluon_write.short_launches import short_launches_of
-from gluon_write.sketch import Place, Sketch, partition_of, place_of
-from gluon_write.sketcher import sketch
-from gluon_write.solve import Solution, plan_of, solve
-from gluon_write.specialize import specialized
-from gluon_write.stage import staged
-from gluon_write.sums_ahead import summed_ahead
-from gluon_write.tensor_memory import in_tensor_memory
-from gluon_write.thread_sums import summed_by_threads
-from gluon_write.tidy import tidied_tree
-from gluon_write.tiles_ahead import tiles_ahead
-from gluon_write.tiles_of_pointers import (
+from gluon_write.descriptors.tiles_of_pointers import (
     in_one_walk,
     strided_tiles_pay,
     with_strided_tiles,
     with_tiles,
 )
-from gluon_write.unknowns import Access, AnyLayout, Graph
+from gluon_write.partitions.partition_choice import FewerWarps, in_partitions
+from gluon_write.partitions.short_launches import short_launches_of
+from gluon_write.partitions.specialize import specialized
+from gluon_write.partitions.tensor_memory import in_tensor_memory
+from gluon_write.pipelines.accumulate import accumulated
+from gluon_write.pipelines.buffered import buffered
+from gluon_write.pipelines.early_loads import loaded_early
+from gluon_write.pipelines.gathered import with_gathered_bases
+from gluon_write.pipelines.load_order import ordered
+from gluon_write.pipelines.loads_ahead import loaded_ahead
+from gluon_write.pipelines.prefetch import prefetched
+from gluon_write.pipelines.reductions_ahead import reduced_ahead
+from gluon_write.pipelines.stage import staged
+from gluon_write.pipelines.sums_ahead import summed_ahead
+from gluon_write.pipelines.tiles_ahead import tiles_ahead
+from gluon_write.preferred import chosen_form, chosen_warps
+from gluon_write.rewrites.adjacent import with_adjacent_loops, with_shared_names
+from gluon_write.rewrites.first_products import with_first_products
+from gluon_write.rewrites.guard import guarded
+from gluon_write.rewrites.held import held
+from gluon_write.rewrites.hoist import hoisted
+from gluon_write.rewrites.inline import inlined
+from gluon_write.rewrites.joined import joined
+from gluon_write.rewrites.lane_sums import summed_by_lanes
+from gluon_write.rewrites.largest import with_scaled_maxima
+from gluon_write.rewrites.moving_bases import with_moving_bases
+from gluon_write.rewrites.operand_buffers import with_operand_buffers
+from gluon_write.rewrites.prepare import prepared
+from gluon_write.rewrites.reciprocals import with_reciprocals
+from gluon_write.rewrites.recompute import recomputed
+from gluon_write.rewrites.thread_sums import summed_by_threads
+from gluon_write.solver.byte_operands import lines_of
+from gluon_write.solver.graph import build
+from gluon_write.solver.prices import LEAST_COPY_BITS, held_by, vector_of
+from gluon_write.solver.refusals import of_conflict, of_solution
+from gluon_write.solver.solve import Solution, plan_of, solve
+from gluon_write.solver.unknowns import Access, AnyLayout, Graph
+from gluon_write.text.form import with_text
+from gluon_write.text.original_places import at_original_places, original_of
+from gluon_write.text.tidy import tidied_tree
+from gluon_write.tracing.branches import taken_alone
+from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
+from gluon_write.tracing.sketcher import sketch
+from gluon_write.writing.converted_operands import converted_operands, through_buffers
+from gluon_write.writing.dependent import awaiting, waits
+from gluon_write.writing.edits import Edits, edits_of, partitions_of, space_in
+from gluon_write.writing.kept_lines import with_kept_lines
 
 __all__ = ["chosen_for", "explicit"]
 

@@ -17,6 +17,6 @@ def gluon_services() -> Mapping[str, str]:
     return {
         "write": "gluon_write.explicit:explicit",
         "write.form": "gluon_write.preferred:form_key",
-        "write.launch": "gluon_write.short_launches:choosing",
+        "write.launch": "gluon_write.partitions.short_launches:choosing",
         "write.layouts": "gluon_write.shown:layouts_of",
     }

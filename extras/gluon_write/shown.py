@@ -13,8 +13,8 @@ from gluon_core.layouts import SharedLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_write.explicit import chosen_for
-from gluon_write.prices import reasons
-from gluon_write.syntax import nodes_in
+from gluon_write.solver.prices import reasons
+from gluon_write.text.syntax import nodes_in
 
 __all__ = ["Chosen", "layouts_of"]
 

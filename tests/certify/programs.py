@@ -53,7 +53,7 @@ def text_of(kind: str, name: str) -> str:
     """Return the program that certify runs."""
     if kind == "operators":
         return OPERATOR.format(name=name)
-    from gluon_write.port import port
+    from gluon_write.porting.port import port
     from tests.write.test_port import FOLDER
 
     file, _, case = name.partition(":")

@@ -12,9 +12,9 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import DtypeError, KernelWarning, LayoutError, ShapeError
 from gluon_core.registry.load import registry
-from gluon_write import eliminate
 from gluon_write.command import written
-from gluon_write.eliminate import Tables
+from gluon_write.solver import eliminate
+from gluon_write.solver.eliminate import Tables
 
 pytestmark = pytest.mark.once
 
@@ -247,7 +247,9 @@ def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
 def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(
     case, kind, words, line, monkeypatch
 ):
-    monkeypatch.setattr("gluon_write.conflict._SECONDS", 1000.0)  # none of them needs the time
+    monkeypatch.setattr(
+        "gluon_write.solver.conflict._SECONDS", 1000.0
+    )  # none of them needs the time
     x, out = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
     with pytest.raises(kind) as report:
         mistaken[(1,)](x, out, case, 64 if case == "size" else 32, target="sim:sm_90")

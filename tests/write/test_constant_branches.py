@@ -2,7 +2,7 @@
 
 import pytest
 
-from gluon_write.constant_branches import with_taken_branches
+from gluon_write.text.constant_branches import with_taken_branches
 
 pytestmark = pytest.mark.once
 

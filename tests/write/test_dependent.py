@@ -9,7 +9,7 @@ import torch
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_write.preferred import preferred_form
-from gluon_write.source import launched_early
+from gluon_write.writing.source import launched_early
 
 pytestmark = pytest.mark.once
 

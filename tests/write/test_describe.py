@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gluon_write.port import port
+from gluon_write.porting.port import port
 
 torch = pytest.importorskip("torch")
 

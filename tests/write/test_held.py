@@ -7,7 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_write.unread import without_unread
+from gluon_write.text.unread import without_unread
 
 pytestmark = pytest.mark.once
 

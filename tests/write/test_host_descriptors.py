@@ -16,7 +16,7 @@ from gluon_core.amd import gfx1250
 from gluon_core.errors import ArgumentError
 from gluon_core.nvidia.hopper import TensorDescriptor
 from gluon_core.registry.load import registry
-from gluon_write.port import port
+from gluon_write.porting.port import port
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
 

@@ -9,7 +9,7 @@ from gluon_core.registry.load import registry
 from gluon_sim.settings import using
 from gluon_write.command import written
 from gluon_write.preferred import preferred_form
-from gluon_write.short_text import forced_texts
+from gluon_write.writing.short_text import forced_texts
 from tests.write.online import END, agree
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]

@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core.errors import GluonError, KernelWarning
-from gluon_write.form import with_text
+from gluon_write.text.form import with_text
 
 pytestmark = pytest.mark.once
 

@@ -10,12 +10,12 @@ import pytest
 
 import gluon_core as gluon
 import gluon_write.explicit
-import gluon_write.walk
+import gluon_write.partitions.walk
 from gluon_core import language as gl
 from gluon_sim.errors import RaceError
 from gluon_sim.settings import using
+from gluon_write.partitions.programs import heavy_axis
 from gluon_write.preferred import preferred_form
-from gluon_write.programs import heavy_axis
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(7)]
 
@@ -160,7 +160,7 @@ def test_programs_walk_over_the_grid(sources, causal, units, monkeypatch):
 
     Two of them have two blocks of a head each, one head after the other.
     """
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", str(units))
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", str(units))
     heads, length, D = 2, 512, 32 if units == 3 else 64
     q, k, v = (halves(heads, length, D, seed=seed) for seed in range(3))
     out, logs = np.zeros_like(q), np.zeros((heads, length), np.float32)
@@ -193,7 +193,7 @@ def gemm(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr)
 
 def test_operands_of_a_gemm_have_a_producer_each(sources, monkeypatch):
     """Each producer makes the descriptor of its operand; two multiprocessors have six blocks."""
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "2")
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", "2")
     for depth, schedule in ((32, "eager"), (208, "eager"), (208, "latest")):
         a, b, c = halves(256, depth), halves(depth, 192, seed=1), np.zeros((256, 192), np.float16)
         with using(schedule=schedule):
@@ -330,7 +330,7 @@ def test_the_walk_of_a_kernel_keeps_its_order(sources):
 @pytest.mark.parametrize("N, K, walks", [(512, 96, True), (64, 96, False)])
 def test_products_walk_where_a_block_fills_a_multiprocessor(sources, N, K, walks, monkeypatch):
     """Two multiprocessors have four blocks; one partition stores tiles in parts of 64 columns."""
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "2")
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", "2")
     a, b, c = halves(256, K), halves(K, N, seed=1), np.ones((256, N), np.float16)
     for schedule in ("eager", "latest") if N > 256 else ("eager",):
         with using(schedule=schedule), preferred_form(None):
@@ -388,7 +388,7 @@ def test_sums_begin_with_their_first_products(sources, last, tmp_path):
 
 def test_rings_without_room_for_the_result_walk(sources, monkeypatch):
     """Four slots and a whole result exceed shared memory: a program that walks stores it in parts."""
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "1")
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", "1")
     a, b, c = halves(128, 128), halves(128, 512, seed=1), np.ones((128, 512), np.float16)
     with preferred_form(None):
         product[(1, 2)](

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gluon_core.errors import KernelSyntaxError, LayoutError
-from gluon_write.port import port
+from gluon_write.porting.port import port
 from tests import warm
 
 torch = pytest.importorskip("torch")

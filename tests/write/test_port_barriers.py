@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from gluon_core.errors import GluonError
-from gluon_write.port import port
+from gluon_write.porting.port import port
 
 torch = pytest.importorskip("torch")
 

@@ -5,7 +5,7 @@ import ast
 import numpy as np
 import pytest
 
-from gluon_write.port import port
+from gluon_write.porting.port import port
 from tests.write.test_port import imported
 
 pytestmark = pytest.mark.once

@@ -12,7 +12,7 @@ import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_core._triton import VERSION
 from gluon_sim.settings import using
-from gluon_write.port import port
+from gluon_write.porting.port import port
 from tests.write.products import code, operands, product
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]

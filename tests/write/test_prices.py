@@ -8,7 +8,7 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_write import explicit
-from gluon_write.solve import plan_of
+from gluon_write.solver.solve import plan_of
 
 pytestmark = pytest.mark.once
 

@@ -10,14 +10,14 @@ import pytest
 
 import gluon_core as gluon
 import gluon_write.explicit
-import gluon_write.walk
+import gluon_write.partitions.walk
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
 from gluon_sim.settings import using
 from gluon_write.command import written
-from gluon_write.form import Form
-from gluon_write.shared_walk import Grid, Sharing, shared_walk
-from gluon_write.single_step import follows_whole_steps, has_one_step
+from gluon_write.loops.single_step import follows_whole_steps, has_one_step
+from gluon_write.partitions.shared_walk import Grid, Sharing, shared_walk
+from gluon_write.text.form import Form
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]
 
@@ -122,7 +122,7 @@ def plain(q, k, v, out, rows, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.
 @pytest.fixture
 def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts; a device has one multiprocessor."""
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "1")
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", "1")
     return chosen_sources
 
 

@@ -7,10 +7,10 @@ import gluon_core as gluon
 import gluon_write.explicit
 from gluon_core import language as gl
 from gluon_core.registry.load import registry
+from gluon_write.partitions.row_bounds import RowBound, row_bounds
+from gluon_write.partitions.short_launches import ShortLaunches
 from gluon_write.preferred import chosen_form, chosen_warps
-from gluon_write.row_bounds import RowBound, row_bounds
-from gluon_write.short_launches import ShortLaunches
-from gluon_write.short_text import host_text
+from gluon_write.writing.short_text import host_text
 
 pytestmark = pytest.mark.once
 

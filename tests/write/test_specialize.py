@@ -6,8 +6,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim.settings import using
+from gluon_write.pipelines.schedule import Step, interval_of, scheduled
 from gluon_write.preferred import preferred_form
-from gluon_write.schedule import Step, interval_of, scheduled
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(12)]
 

@@ -6,8 +6,8 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim.settings import using
-from gluon_write.sketch import Sketch
-from gluon_write.stage import staged
+from gluon_write.pipelines.stage import staged
+from gluon_write.tracing.sketch import Sketch
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(8)]
 

@@ -5,7 +5,7 @@ import pytest
 
 import gluon_core as gluon
 import gluon_write.explicit
-import gluon_write.walk
+import gluon_write.partitions.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
 from gluon_write.preferred import preferred_form
@@ -34,7 +34,7 @@ def product(a, b, bias, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.c
 def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts; a device has two multiprocessors."""
     product.forget()  # what a process has launched keeps its form
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "2")
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", "2")
     return chosen_sources
 
 

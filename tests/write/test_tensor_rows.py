@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gluon_core as gluon
-import gluon_write.walk
+import gluon_write.partitions.walk
 from gluon_core import language as gl
 from gluon_sim.settings import using
 
@@ -96,7 +96,7 @@ def causal_attention(
 @pytest.fixture
 def sources(monkeypatch, chosen_sources):
     """Collect the sources of the kernels that get layouts; a device has two multiprocessors."""
-    monkeypatch.setattr(gluon_write.walk, "_UNITS", "2")
+    monkeypatch.setattr(gluon_write.partitions.walk, "_UNITS", "2")
     return chosen_sources
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import gluon_write.tiles_of_pointers
+import gluon_write.descriptors.tiles_of_pointers
 from gluon_sim.settings import using
-from gluon_write.port import port
+from gluon_write.porting.port import port
 from tests.write.online import END, agree
 
 torch = pytest.importorskip("torch")
@@ -134,7 +134,7 @@ def steps(tmp_path, monkeypatch):
         def read(fn, drawn, steps=False):
             raise Read(fn.src)
 
-        monkeypatch.setattr(gluon_write.tiles_of_pointers, "strided", read)
+        monkeypatch.setattr(gluon_write.descriptors.tiles_of_pointers, "strided", read)
         with pytest.raises(Read) as caught:
             right(tmp_path, 0.1, 200, BN, causal, text, BM)
         return str(caught.value)

@@ -18,7 +18,7 @@ from gluon_core.registry.load import registry
 from gluon_write import command
 from gluon_write.command import written
 from gluon_write.preferred import preferred_form
-from gluon_write.tidy import tidied
+from gluon_write.text.tidy import tidied
 from tests import warm
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(6)]

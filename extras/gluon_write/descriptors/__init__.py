@@ -1,0 +1,1 @@
+"""Tiles of pointers and of blocks as tiles of tensor descriptors."""

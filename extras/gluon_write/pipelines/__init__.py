@@ -1,0 +1,1 @@
+"""Pipelined loops: loads and copies run steps ahead of the products that read them."""

@@ -1,0 +1,1 @@
+"""Port kernels of plain Triton."""

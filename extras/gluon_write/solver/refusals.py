@@ -1,0 +1,128 @@
+"""The errors of kernels that no layouts fit."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from gluon_core.errors import GluonError, LayoutError, SourceSpan
+from gluon_core.layouts import BlockedLayout
+from gluon_write.solver.conflict import conflict_of
+from gluon_write.solver.solve import Solution
+from gluon_write.solver.unknowns import Relation, Unknown
+
+__all__ = ["agree", "of_conflict", "of_plain_function", "of_solution"]
+
+
+def _span(fn: Any, line: int) -> SourceSpan:
+    import linecache
+
+    file = fn.fn.__code__.co_filename
+    text = linecache.getline(file, line).rstrip("\n")
+    return SourceSpan(file, line, len(text) - len(text.lstrip()), None, text or None)
+
+
+def agree(fn: Any, line: int, one: Any, other: Any) -> None:
+    """Check that an expression has one layout each time that it is evaluated.
+
+    Raises:
+        LayoutError: it has two.
+    """
+    if one != other:
+        raise LayoutError(
+            "an expression has tensors of several shapes, and would need several layouts",
+            argument="layouts",
+            expected=str(one),
+            got=str(other),
+            remedy="Write its layout, or write the expression once for each shape.",
+            span=_span(fn, line),
+        )
+
+
+def of_conflict(fn: Any, one: Unknown) -> GluonError:
+    """Return the error of a value that two ops demand in different layouts."""
+    layout, by = one.conflict or (None, "")
+    return LayoutError(
+        "two ops demand different layouts of one value",
+        argument=one.names[0] if one.names else "layouts",
+        expected=f"for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}: {one.fixed}",
+        got=f"for {by}: {layout}",
+        remedy="Put gl.convert_layout between the two ops.",
+        span=_span(fn, one.line),
+    )
+
+
+def of_solution(fn: Any, solution: Solution) -> GluonError:
+    """Return the error of a kernel without solution: the ops in conflict, and the layouts to write."""
+    conflict = conflict_of(solution)
+    if not conflict.core:
+        return _of_value(fn, solution)
+    first, *others = conflict.core
+    ops = [f"{r.op} in line {r.line}" for r in conflict.core]
+    written = [
+        f"for {r.op} in line {r.line}, {source} for its operand and {result} for its result, with "
+        "gl.convert_layout between them"
+        for r, source, result in conflict.written
+    ]
+    written = list(dict.fromkeys(written))
+    last = others[-1] if others else first
+    words = "; ".join(written) if written else "those of the values of these lines"
+    return LayoutError(
+        f"no layouts fit these {len(conflict.core)} ops together: {', '.join(dict.fromkeys(ops))}"
+        if others
+        else f"no layouts fit {first.op} and the ops around it",
+        argument="layouts",
+        expected=f"for {first.op}, line {first.line}: {_ends(first)}",
+        got=f"for {last.op}, line {last.line}: {_ends(last)}",
+        remedy=f"Write {len(written) or 'the'} layout{'s' if len(written) != 1 else ''} by hand: {words}.",
+        span=_span(fn, first.line),
+    )
+
+
+def _of_value(fn: Any, solution: Solution) -> GluonError:
+    """Return the error of a kernel of which one value alone has no layout that its ops take."""
+    unknowns = solution.problem.graph.unknowns
+    scanned = [one for one in unknowns if one.scans and one.fixed is not None]
+    one = next((u for u in scanned if not isinstance(u.fixed, BlockedLayout)), None)
+    if one is None:
+        return LayoutError(
+            "no layouts fit the kernel's ops",
+            argument="layouts",
+            remedy="Write the layouts of its products and reductions.",
+            span=_span(fn, fn.fn.__code__.co_firstlineno),
+        )
+    alike = [u.fixed_line for u in unknowns if u.fixed == one.fixed and u.fixed_line]
+    known = one.fixed_line or min(alike, default=0)
+    line = f", line {known}" if known else ""
+    return LayoutError(
+        "a scan takes tensors of blocked layouts alone",
+        argument="layouts",
+        expected="gl.BlockedLayout",
+        got=f"for {one.fixed_by}{line}: {one.fixed}",
+        remedy="Put gl.convert_layout in front of the scan.",
+        span=_span(fn, one.line or known or fn.fn.__code__.co_firstlineno),
+    )
+
+
+def _ends(relation: Relation) -> str:
+    """Return the names of the values that an op relates, and the lines where they begin."""
+    ends = []
+    for one in (relation.source, relation.result):
+        name = next((n for n in one.names if n.isidentifier()), "a value")
+        ends.append(f"{name} of shape {list(one.shape)} (line {one.line})")
+    return " -> ".join(ends)
+
+
+def of_plain_function(fn: Any, line: int) -> GluonError:
+    """Return the error of a call of a function of plain Triton whose layouts nobody writes."""
+    own: int = ast.parse(fn.src).body[0].lineno
+    first: int = fn.fn.__code__.co_firstlineno
+    offset = next(n for n, text in enumerate(fn.raw_src) if text.lstrip().startswith("def "))
+    return LayoutError(
+        "a function of plain Triton makes tensors, whose layouts are left out",
+        argument="layouts",
+        expected="functions of @gluon.jit",
+        got="one of @triton.jit",
+        remedy="Port the file that defines it: gluon port FILE.",
+        span=_span(fn, first + offset + line - own),
+    )

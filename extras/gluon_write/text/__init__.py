@@ -1,0 +1,1 @@
+"""The text and the syntax trees of functions: read, changed and tidied."""

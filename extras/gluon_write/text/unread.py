@@ -1,0 +1,110 @@
+"""Leave out the statements of a kernel whose values nothing reads."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from typing import Any, Collection, Iterator, Mapping, Optional, Sequence
+
+from gluon_core import language
+from gluon_core._triton import unwrap
+from gluon_write.text.syntax import nodes_in, reads, stores
+
+__all__ = ["without_unread"]
+
+_PURE = (
+    "arange", "cdiv", "expand_dims", "full", "max_contiguous", "maximum", "minimum", "multiple_of",
+    "num_programs", "program_id", "to_tensor", "zeros",
+)  # fmt: skip
+_METHODS = ("to",)
+_BUILT_IN = ("min", "max")
+
+
+def without_unread(
+    text: str,
+    scope: Mapping[str, Any],
+    among: Optional[Collection[str]] = None,
+    notes: bool = False,
+) -> str:
+    """Return a function without the assignments whose names it reads nowhere else: arithmetic, ranges and comparisons.
+
+    Args:
+        text: the source. scope: what its names mean outside. among: the names that may go; None for all.
+        notes: comments right above them go, too.
+    """
+    tree = ast.parse(text).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    dead = _unread(tree, scope, among)
+    if not dead:
+        return text
+    lines = text.splitlines()
+    for statement in reversed(dead):
+        first = statement.lineno - 1
+        while notes and lines[first - 1].lstrip().startswith("#"):
+            first -= 1
+        lines[first : statement.end_lineno] = []
+    return "\n".join(lines) + "\n"
+
+
+def _unread(
+    tree: ast.FunctionDef, scope: Mapping[str, Any], among: Optional[Collection[str]]
+) -> list[ast.stmt]:
+    """Return such assignments, in the order of the lines; the last statement of a block stays."""
+    blocks = list(_blocks(tree))
+    lines = Counter(s.lineno for block in blocks for s in block)
+    chosen = [
+        s
+        for block in blocks
+        for s in block
+        if lines[s.lineno] == 1
+        and _is_plain(s, scope)
+        and (among is None or stores(s) <= set(among))
+    ]
+    kept = [block[-1] for block in blocks if all(s in chosen for s in block)]
+    chosen = [s for s in chosen if s not in kept]
+    inside = {id(node) for s in chosen for node in nodes_in(s)}
+    names = [n for n in nodes_in(tree) if isinstance(n, ast.Name) and id(n) not in inside]
+    moved = {
+        s.target for s in nodes_in(tree) if isinstance(s, ast.AugAssign) and id(s) not in inside
+    }
+    read = {n.id for n in names if not isinstance(n.ctx, ast.Store) or n in moved}
+    while True:
+        needed = [s for s in chosen if stores(s) & read]
+        chosen = [s for s in chosen if not stores(s) & read]
+        if not needed:
+            break
+        read |= {name for s in needed for name in reads(s)}
+    return sorted(chosen, key=lambda s: s.lineno)
+
+
+def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
+    for node in nodes_in(tree):
+        for name in ("body", "orelse"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block:
+                yield block
+
+
+def _is_plain(statement: ast.stmt, scope: Mapping[str, Any]) -> bool:
+    """Return True for an assignment to names that does nothing else."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target: Any = statement.targets[0]
+    elif isinstance(statement, ast.AugAssign):
+        target = statement.target
+    else:
+        return False
+    parts = target.elts if isinstance(target, ast.Tuple) else [target]
+    if not all(isinstance(part, ast.Name) for part in parts):
+        return False
+    return all(_is_pure(n, scope) for n in nodes_in(statement.value) if isinstance(n, ast.Call))
+
+
+def _is_pure(call: ast.Call, scope: Mapping[str, Any]) -> bool:
+    """Return True for a call that changes nothing."""
+    place = call.func
+    if isinstance(place, ast.Attribute):
+        owner = scope.get(place.value.id) if isinstance(place.value, ast.Name) else None
+        if unwrap(owner) is language:
+            return place.attr in _PURE
+        return place.attr in _METHODS
+    return isinstance(place, ast.Name) and place.id in _BUILT_IN

@@ -1,0 +1,1 @@
+"""Write the chosen layouts into the source of a kernel."""

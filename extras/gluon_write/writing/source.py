@@ -1,0 +1,301 @@
+"""Write the chosen layouts into the text of a kernel's file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import Any, Iterable, Mapping, Optional
+
+from gluon_core import language
+from gluon_core.layouts import SharedLayout
+from gluon_core.layouts.base import Layout
+from gluon_write.solver.prices import reasons
+from gluon_write.solver.solve import Solution
+from gluon_write.solver.unknowns import AnyLayout, Graph, Unknown
+from gluon_write.text.syntax import nodes_in
+from gluon_write.text.tidy import tidied
+from gluon_write.tracing.buffers import conflicts_of, matrices_of
+from gluon_write.tracing.sketch import Place, partition_of, place_of
+from gluon_write.writing.edits import Edits, partitions_of, space_in
+
+__all__ = ["explicit_text", "launched_early", "relaunched", "replaced", "spelled"]
+
+_SHORT = ("BlockedLayout", "SliceLayout")  # readers know the order of their arguments
+# Line, column in bytes, order there, the text, and the end of what it takes the place of.
+Insertion = tuple[int, int, int, int, str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Space:
+    """Hold how a kernel's file spells the names of the language.
+
+    Attributes:
+        name: of the language. modules: those that the file imports, by name.
+    """
+
+    name: str
+    modules: tuple[tuple[str, ModuleType], ...]
+
+    @classmethod
+    def of(cls, scope: Mapping[str, Any]) -> Space:
+        modules = [(n, value) for n, value in scope.items() if isinstance(value, ModuleType)]
+        return cls(space_in(scope), tuple(modules))
+
+    def of_layout(self, kind: type) -> str:
+        """Return the expression for a class of layouts; the language has most of them itself."""
+        name = kind.__name__
+        if getattr(language, name, None) is kind:
+            return f"{self.name}.{name}"
+        for prefix, module in self.modules:
+            if getattr(module, name, None) is kind:
+                return f"{prefix}.{name}"
+        return f"{self.name}.{name}"
+
+
+def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
+    """Return a function's definition, without decorators, with its layouts, conversions and reasons."""
+    fn = edits.fn
+    space = Space.of(fn.get_capture_scope())
+    number = next(i for i, one in enumerate(graph.jits) if one is fn)
+    names = _names(fn, graph, solution, edits)
+    lines = [line.encode() for line in fn.src.splitlines()]
+    for line, column, _, _, text, (last, end) in sorted(
+        _insertions(edits, names, lines, space, number), reverse=True
+    ):
+        rest = lines[last - 1][end:]
+        lines[line - 1] = lines[line - 1][:column] + text.encode() + rest
+        lines[line:last] = [b""] * (last - line)
+    body = ast.parse(fn.src).body[0]
+    assert isinstance(body, ast.FunctionDef)
+    first = body.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(body.body) > 1:
+        first = body.body[1]
+    indent = " " * first.col_offset
+    definitions = [
+        f"{indent}{line}".encode()
+        for layout, name in names.items()
+        for line in _definition(layout, name, names, space, graph, solution)
+    ]
+    start = first.lineno - 1
+    text = b"\n".join([*lines[:start], *definitions, *lines[start:]]).decode() + "\n"
+    text = re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
+    user = inspect.getsource(fn.fn) if not getattr(fn, "written", False) else ""
+    return tidied(text, user, space.name)
+
+
+def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyLayout, str]:
+    """Return the layouts in use with their names, those that others are made of first."""
+    wanted: list[AnyLayout] = []
+
+    def want(layout: Any) -> None:
+        parent = getattr(layout, "parent", None)
+        if parent is not None:
+            want(parent)
+        if layout not in wanted:
+            wanted.append(layout)
+
+    for layout in edits.names:
+        want(layout)
+    taken = set(re.findall(r"\w+", fn.src))
+    named: dict[AnyLayout, str] = {}
+    for layout in wanted:
+        users = [u for u in graph.unknowns if solution.chosen[u.number] == layout]
+        users.sort(key=lambda u: (-len(u.accesses), u.number))
+        words = [name for user in users for name in user.names if name.isidentifier()]
+        stem = f"{words[0]}_layout" if words else "layout"
+        name, number = stem, 2
+        while name in taken:
+            name, number = f"{stem}_{number}", number + 1
+        taken.add(name)
+        named[layout] = name
+    return named
+
+
+def _insertions(
+    edits: Edits,
+    names: Mapping[AnyLayout, str],
+    lines: list[bytes],
+    space: Space,
+    number: int,
+) -> Iterable[Insertion]:
+    named: dict[Place, ast.expr] = {}
+    for node in nodes_in(ast.parse(edits.fn.src)):
+        place = place_of(node, number)
+        if isinstance(node, ast.Call) and place is not None:
+            named[place] = node.func
+            named |= {partition_of(place, index): name for index, name in partitions_of(node)}
+    for place, called in edits.calls.items():
+        name = named[place]
+        # Before a conversion of the call's result, which begins at the same place.
+        last = name.end_lineno or name.lineno, name.end_col_offset or 0
+        yield name.lineno, name.col_offset, 3, 0, called.name, last
+    for (_, _, _, line, column, _), layout in edits.layouts.items():
+        before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
+        comma = "" if before.endswith(b"(") else " " if before.endswith(b",") else ", "
+        yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}", (line, column - 1)
+    for (_, line, column, below, end, _), layout in edits.conversions.items():
+        size = (below - line) * 10_000 + end - column
+        # Written from the back: of those at one place, what is written first ends up last.
+        yield line, column, 2, size, f"{space.name}.convert_layout(", (line, column)
+        yield below, end, 1, size, f", {names[layout]})", (below, end)
+
+
+def _definition(
+    layout: AnyLayout,
+    name: str,
+    names: Mapping[AnyLayout, str],
+    space: Space,
+    graph: Graph,
+    solution: Solution,
+) -> list[str]:
+    """Return the lines that define a layout, with the reasons for it."""
+    words: list[str] = []
+    for one in graph.unknowns:
+        if solution.chosen[one.number] != layout:
+            continue
+        if one.fixed is not None:
+            words.append(f"demanded by {one.demanded_by}")
+            continue
+        if isinstance(layout, SharedLayout):
+            words += _passes(graph, solution, one)
+        else:
+            words += reasons(layout, one, graph.jits)
+        other = solution.next_best(one.number) if one.accesses or one.reductions else None
+        if other is not None:
+            more = 100 * (other[1] / solution.price - 1)
+            words.append(f"next best: {_spelled(other[0], {}, space)}, costs {more:.1f}% more")
+    notes = [
+        line
+        for word in dict.fromkeys(words)
+        for line in textwrap.wrap(word, 92, initial_indent="# ", subsequent_indent="#   ")
+    ]
+    return [*notes, f"{name}: {space.name}.constexpr = {_spelled(layout, names, space)}"]
+
+
+def _passes(graph: Graph, solution: Solution, buffer: Unknown) -> list[str]:
+    """Describe the accesses to a buffer of shared memory."""
+    words = []
+    for relation in graph.relations:
+        if relation.kind != "view" or relation.result is not buffer:
+            continue
+        view, registers = relation.detail, solution.chosen[relation.source.number]
+        chosen = registers, solution.chosen[buffer.number], view
+        matrices = matrices_of(*chosen)
+        vector, extra = matrices or conflicts_of(*chosen)
+        kind = "copy to" if view.copied else "load from" if "load" in view.name else "store to"
+        conflicts = f"{extra} extra passes for banks" if extra else "no bank conflicts"
+        words.append(
+            f"{kind} it: {vector * view.bits // 8} bytes a thread{' by matrices' if matrices else ''}, {conflicts}"
+        )
+    return words
+
+
+def _spelled(layout: Layout, names: Mapping[Any, str], space: Space) -> str:
+    """Return the expression that makes a layout, its parts by name."""
+    parts = []
+    home = space.of_layout(type(layout))
+    if home.rpartition(".")[0] != space.name and layout == type(layout)():  # a barrier's
+        return f"{home}()"
+    for field in fields(layout):  # type: ignore[arg-type]
+        value = getattr(layout, field.name)
+        if field.name == "cga_layout" and not value:
+            continue
+        if isinstance(value, Layout):
+            text = names.get(value) or _spelled(value, names, space)
+        else:
+            text = repr(value)
+        short = type(layout).__name__ in _SHORT
+        parts.append(text if short else f"{field.name}={text}")
+    return f"{home}({', '.join(parts)})"
+
+
+def spelled(layout: Layout, scope: Mapping[str, Any]) -> str:
+    """Return the expression that makes a layout in a kernel's file."""
+    return _spelled(layout, {}, Space.of(scope))
+
+
+def relaunched(text: str, kernel: str, warps: Mapping[int, int]) -> Optional[str]:
+    """Return a file's text whose launches of a kernel ask for other warps; None where they do not write the number.
+
+    Args:
+        warps: number that launches ask for -> the one to ask for.
+    """
+    numbers = [
+        word.value
+        for node in _launches(text, kernel)
+        for word in node.keywords
+        if word.arg == "num_warps"
+    ]
+    asked = [number.value for number in numbers if isinstance(number, ast.Constant)]
+    if len(asked) < len(numbers) or any(w not in asked for w in warps if warps[w] != w):
+        return None
+    lines = [line.encode() for line in text.splitlines()]
+    for number in sorted(numbers, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        line, count = lines[number.lineno - 1], warps.get(getattr(number, "value", 0))
+        if count is not None:
+            before, after = line[: number.col_offset], line[number.end_col_offset :]
+            lines[number.lineno - 1] = before + str(count).encode() + after
+    return b"\n".join(lines).decode() + "\n"
+
+
+def _launches(text: str, kernel: str) -> list[ast.Call]:
+    """Return the calls `kernel[grid](...)` of a file."""
+    calls = []
+    for node in nodes_in(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
+            name = node.func.value
+            called = name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", None)
+            calls += [node] if called == kernel else []
+    return calls
+
+
+def launched_early(text: str, kernel: str) -> str:
+    """Return a file's text whose launches of a kernel let it begin while the kernel in front ends."""
+    lines = [line.encode() for line in text.splitlines()]
+    launches = [n for n in _launches(text, kernel) if isinstance(n.func.value, ast.Name)]  # type: ignore[attr-defined]
+    ends = [
+        max((arg.end_lineno or 0, arg.end_col_offset or 0) for arg in passed)
+        for node in launches
+        if all(word.arg != "launch_pdl" for word in node.keywords)
+        if (passed := [*node.args, *(word.value for word in node.keywords)])
+    ]
+    for line, column in sorted(ends, reverse=True):
+        held = lines[line - 1]
+        lines[line - 1] = held[:column] + b", launch_pdl=True" + held[column:]
+    return b"\n".join(lines).decode() + "\n"
+
+
+def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> str:
+    """Return a file's text with a kernel's definition replaced, and without its `layouts="auto"`.
+
+    Args:
+        line: one within the definition. head: comments above it.
+    """
+    tree = ast.parse(text)
+    node = next(
+        n
+        for n in nodes_in(tree)
+        if isinstance(n, ast.FunctionDef)
+        and n.name == kernel
+        and min([n.lineno, *(d.lineno for d in n.decorator_list)]) <= line + 1
+        and line <= (n.end_lineno or n.lineno)
+    )
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call):
+            decorator.keywords = [k for k in decorator.keywords if k.arg != "layouts"]
+    indent = " " * node.col_offset
+    decorators = []
+    for decorator in node.decorator_list:
+        bare = isinstance(decorator, ast.Call) and not decorator.keywords and not decorator.args
+        shown = decorator.func if bare and isinstance(decorator, ast.Call) else decorator
+        decorators.append(f"{indent}@{ast.unparse(shown)}")
+    lines = text.splitlines()
+    start = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    body = textwrap.indent(definition, indent).rstrip("\n").splitlines()
+    above = textwrap.indent(head, indent).splitlines()
+    whole = [*lines[:start], *above, *decorators, *body, *lines[node.end_lineno :]]
+    return "\n".join(whole) + "\n"
