@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from gluon_prove.bounds import Bounds, Range
 from gluon_prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test
@@ -102,7 +102,6 @@ class Loops(Bounds):
                     self.counted(self.flat[id(value)], loop, low, var)
         if part is None:
             self.flats(body, loop, low, carried)
-        loop.low = low.value if low.var is None and isinstance(low.value, int) else None
         if part is None or part.first:
             self.all_loops.append((self.task, loop))
             self.emit(Enter(op.loc, loop, low))
@@ -162,7 +161,10 @@ class Loops(Bounds):
         low, high, step = bounds
         counter = self.var()
         counts = Spec(var=counter)
-        known = [s.var is not None or isinstance(s.value, int) for s in bounds]
+        condition, start, skipped = self._start(low, step) if part is None else (None, low, [])
+        if isinstance(start.value, int):
+            low = start
+        known = [s.var is not None or isinstance(s.value, int) for s in (low, high, step)]
         core: Optional[Term] = None
         scaled: Optional[Range] = None
         offset = 0
@@ -187,10 +189,9 @@ class Loops(Bounds):
             )
             stopped = None
             if part is None:
-                low, skipped = self._start(low, step)
-                core = term("trips", low.value, high.value, step.value)
+                low, core = start, term("trips", start.value, high.value, step.value)
             else:
-                low, skipped, core = Spec(value=part.low), 0, part.whole
+                low, core = Spec(value=part.low), part.whole
                 stopped = None if part.first else self.stopped.pop(core)
             counter = counter if stopped is None else stopped.counter
             name = term("induction", core, *self.context[:1])
@@ -198,7 +199,7 @@ class Loops(Bounds):
             inductions = self.residues.inductions
             parts = (counter, low.value, step.value)
             inductions[name] = None if name in inductions else parts  # two loops may have a name
-            low, step, high = Spec(value=skipped), Spec(value=1), Spec(value=core)
+            low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
             if stopped is not None:
                 for value in induction:
                     env[id(value)] = counts
@@ -206,18 +207,46 @@ class Loops(Bounds):
         for value in induction:
             env[id(value)] = counts
         loop = Loop(op.loc, counter, step, high, core, offset, context=self.context)
+        starts = [low.value + number * step.value for number in skipped] or [low.value]
+        loop.low = min(starts) if isinstance(starts[0], int) else None
+        low = self._chosen(op, condition, starts) if skipped else low
         if part is not None:
             self.stopped[part.whole] = loop
         return loop, low, scaled
 
     @staticmethod
-    def _start(low: Spec, step: Spec) -> tuple[Spec, int]:
-        """Return the start of a loop without a number of rounds that it skips, and that number."""
-        if isinstance(low.value, Term) and isinstance(step.value, int) and step.value > 0:
-            core, more = linear(low.value)
-            if more > 0 and more % step.value == 0:
-                return Spec(value=core), more // step.value
-        return low, 0
+    def _start(low: Spec, step: Spec) -> tuple[Any, Spec, list[int]]:
+        """Return the condition that chooses where a loop begins, its start without rounds that it skips, and how many it skips either way."""
+        by, value = step.value, low.value
+        if not isinstance(value, Term) or not isinstance(by, int) or by <= 0:
+            return None, low, []
+        condition, *ways = value.args if value.name == "select" else (None, value)
+        if isinstance(condition, Term) and not condition.fixed:
+            return None, low, []  # tasks may choose apart
+        parts = [linear(way) if isinstance(way, Term) else (None, way) for way in ways]
+        (core, first), (other, second) = parts[0], parts[-1]
+        least = min(first, second) if core is None else 0
+        rounds = [divmod(more - least, by) for _, more in parts]
+        if core != other or any(left or number < 0 for number, left in rounds):
+            return None, low, []
+        start = Spec(value=least if core is None else core)
+        return condition, start, [number for number, _ in rounds]
+
+    def _chosen(self, op: Op, condition: Any, ways: Sequence[int]) -> Spec:
+        """Return the first of two numbers where a condition holds, else the second; or the only one."""
+        if len(ways) == 1:
+            return Spec(value=ways[0])
+        chosen, jump = Spec(var=self.var()), Jump(op.loc)
+        assert chosen.var is not None
+        branch = Branch(op.loc, Spec(value=condition), context=self.context)
+        self.branches.append((self.task, branch))
+        self.emit(branch)
+        self.emit(Move(op.loc, [chosen.var], [Spec(value=ways[0])]))
+        self.emit(jump)
+        branch.target = self.here
+        self.emit(Move(op.loc, [chosen.var], [Spec(value=ways[1])]))
+        jump.target = branch.end = self.here
+        return chosen
 
     def flats(self, body: Block, loop: Loop, low: Spec, carried: list[_Carried]) -> None:
         """Record the carried values that only serve inner loops, which continue a count over all rounds of this one.

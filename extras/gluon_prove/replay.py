@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 from time import monotonic
 from typing import Any, Optional, Sequence
 
 import numpy as np
 
 from gluon_core.errors import GluonError
+from gluon_prove.code import Enter
 from gluon_prove.effects import Lowered
 from gluon_prove.search import Outcome
 from gluon_prove.smt import Arithmetic
@@ -59,10 +61,9 @@ def again(
         usual[term("program", 0)] = 0
         tried = set()
         for more in _MORE:
-            wanted = [*bounds, *((core, more + 1, None) for core in lowered.roots if core.fixed)]
-            wanted += [(core, -1 << 31, more + 1) for core in lowered.roots if core.fixed]
-            for limits in (wanted, [*bounds, *wanted[len(bounds) : len(bounds) + 1]], bounds):
+            for longer in (True, False):
                 try:
+                    limits = _longer(lowered, arithmetic, facts, more) if longer else bounds
                     arguments = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
                 except TimeIsOver:
                     arguments = None
@@ -91,6 +92,25 @@ def again(
         return None, f"{len(alike)} launches were tried"
     finally:
         launch.memory.restore(before)
+
+
+def _longer(lowered: Lowered, arithmetic: Arithmetic, facts: Any, more: int) -> list[Any]:
+    """Return intervals in which loops have one round and so many more, or at least these, as far as arguments allow it."""
+    limits, chosen = list(facts[0]), facts[1]
+    steps: dict[int, int] = {}
+    for code in lowered.tasks:
+        for step in code.steps:
+            if isinstance(step, Enter) and step.loop.root is not None:
+                by = step.loop.step.value
+                steps[step.loop.root] = lcm(steps.get(step.loop.root, 1), by)
+    for root, by in steps.items():
+        core = lowered.roots[root]
+        for high in ((more + 1) * by, None) if core.fixed else ():
+            interval = (core, more * by + 1, high)
+            if arithmetic.feasible([*limits, interval], chosen):
+                limits.append(interval)
+                break
+    return limits
 
 
 def _once(

@@ -87,6 +87,56 @@ def test_a_part_that_begins_elsewhere_is_none():
     assert proof.verdict != "proved", proof
 
 
+@gluon.jit
+def copied_from_the_last(ring, n):
+    slot = ring.producer()
+    last = gl.cdiv(gl.maximum(n - 7, 0), 8) * 8
+    for _ in range(last, n, 8):
+        ring.fetch(slot, [[0, 0]])
+        slot = slot.next()
+    for _ in range(0, last, 8):
+        ring.fetch(slot, [[0, 0]])
+        slot = slot.next()
+
+
+@gluon.jit
+def read_ahead(ring, dst, n, FAULT: gl.constexpr, layout: gl.constexpr):
+    """Read the tile of the last step first, which is a whole one or not."""
+    slot = ring.consumer()
+    total = gl.zeros([8, 32], gl.float32, layout)
+    last = gl.cdiv(gl.maximum(n - 7, 0), 8) * 8
+    if n > 0:
+        total += ring.wait(slot).load(layout)
+        ring.release(slot)
+        partial = last < n
+        if FAULT == "the other start":
+            partial = last >= n
+        for _ in range(gl.where(partial, 0, 0 if FAULT == "a step too many" else 8), last, 8):
+            slot = slot.next()
+            total += ring.wait(slot).load(layout)
+            if FAULT != "no release":
+                ring.release(slot)
+    gl.store(dst + gl.arange(0, 8, gl.SliceLayout(1, layout)), gl.sum(total, 1))
+
+
+@gluon.jit
+def from_the_last(src, dst, n, FAULT: gl.constexpr, layout: gl.constexpr):
+    ring = tma_ring([src], 2)
+    gl.warp_specialize(
+        [(copied_from_the_last, (ring, n)), (read_ahead, (ring, dst, n, FAULT, layout))],
+        [4],
+        [24],
+    )
+
+
+@pytest.mark.parametrize("fault", ["", "no release", "the other start", "a step too many"])
+def test_loops_that_begin_where_a_condition_says_share_the_rounds_of_others(fault):
+    src, dst = np.ones((8, 32), np.float32), np.zeros(8, np.float32)
+    arguments = describe(src), dst, 20, fault, LAYOUT
+    proof, error = judged(from_the_last, (1,), *arguments, target="sim:sm_90")
+    assert proof.verdict == ("counterexample" if fault else "proved"), proof
+
+
 def test_parts_end_no_later_than_the_whole():
     low, few, high, step = (term("arg", place) for place in range(4))
     arithmetic = Arithmetic({place: 32 for place in range(4)})
