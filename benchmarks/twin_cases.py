@@ -10,6 +10,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 from layout_free_cases import Runs, imported, wanted
 
 FOLDER = Path(__file__).resolve().parent
+PORTED = ("twin_elements",)  # files with functions that Gluon has no names for
 MARK = '@gluon.jit(layouts="auto")'
 DEVICE = "cuda"
 IMPORTS = "import gluon_core as gluon\nfrom gluon_core import language as tl\n"
@@ -68,11 +69,20 @@ def without_layouts(text: str) -> str:
     return re.sub(r"import triton\nimport triton\.language as tl\n", IMPORTS, text)
 
 
+def free_text(source: Path) -> str:
+    """Return the kernels of a file without layouts."""
+    if source.stem not in PORTED:
+        return without_layouts(source.read_text())
+    from gluon_write.porting.port import port
+
+    return port(source.read_text(), str(source)).text
+
+
 @functools.lru_cache(maxsize=None)
 def twins(file: str, folder: Path) -> tuple[Any, Any]:
     """Return a module of plain Triton, and the same text without layouts."""
     source, path = FOLDER / f"{file}.py", folder / f"{file}.py"
-    path.write_text(without_layouts(source.read_text()))
+    path.write_text(free_text(source))
     return imported(source, f"plain_{file}"), imported(path, f"free_{file}")
 
 

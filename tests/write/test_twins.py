@@ -40,10 +40,11 @@ def test_both_forms_have_one_text(cases, tmp_path):
 def test_every_kernel_is_launched(cases):
     written = set()
     for file in BENCHMARKS.glob("twin_*.py"):
-        written |= set(re.findall(r"@triton\.jit\ndef (\w+)", file.read_text()))
+        written |= set(re.findall(r"@triton\.jit\ndef (\w+)\(\s*\w+_ptr", file.read_text()))
     kinds = importlib.import_module("twin_kind_cases").KINDS
-    assert len(cases.LAUNCHES) + len(kinds) >= 2 * len(written)
-    files = ("twin_cases.py", "twin_kind_cases.py")
+    elements = importlib.import_module("twin_element_cases").ELEMENTS
+    assert len(cases.LAUNCHES) + len(kinds) + len(elements) >= 2 * len(written)
+    files = ("twin_cases.py", "twin_kind_cases.py", "twin_element_cases.py")
     source = "".join((BENCHMARKS / file).read_text() for file in files)
     assert not [name for name in written if f'"{name}"' not in source]
 
