@@ -48,11 +48,15 @@ def forms(
     signature: Optional[str],
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
+    failed: Optional[list[GluonError]] = None,
 ) -> list[Form]:
     """Return the forms of the kernel that `FILE:KERNEL` names; for `FILE`, of all kernels that it launches.
 
     Without a signature and without `EXAMPLES` in the file it is run on the simulator of `target`, and
     the forms are those that it launches.
+
+    Args:
+        failed: receives the error of a kernel that ends the run after other launches.
 
     Raises:
         UsageError: no such file or kernel, or types that do not match the parameters.
@@ -60,7 +64,7 @@ def forms(
     if signature is None:
         file, name = file_and_kernel(spec)
         if Path(file).is_file() and not _has_examples(file):
-            launched = _launched(file, name, target, constexprs, options)
+            launched = _launched(file, name, target, constexprs, options, failed)
             if launched:
                 return launched
     named = find_kernel(spec)
@@ -105,6 +109,7 @@ def _launched(
     target: Target,
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
+    failed: Optional[list[GluonError]],
 ) -> list[Form]:
     """Run the file on the simulator of `target`; return the forms that it launches, each once."""
     from gluon_core.compiler import GluonASTSource
@@ -121,6 +126,8 @@ def _launched(
         if isinstance(error, GluonError) and not record.kernels:
             if error.span is not None or isinstance(error, (CapabilityError, LayoutError)):
                 raise
+        if failed is not None and isinstance(error, GluonError) and error.span is not None:
+            failed.append(error)
         first = (str(error).splitlines() or [""])[0]
         print(f"gluon: {file} ended with {type(error).__name__}: {first}", file=sys.stderr)
     unique: dict[Any, Form] = {}

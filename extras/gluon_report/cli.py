@@ -66,11 +66,11 @@ def hints(
     signature: Signature = None,
     constexpr: Constexprs = None,
     json: Json = False,
-) -> None:
+) -> int:
     """Show shape, element type and layout of each value that a kernel names; --json writes inlay hints for editors."""
     from gluon_report.hints import show
 
-    show(kernel, target, signature, constexpr, json)
+    return show(kernel, target, signature, constexpr, json)
 
 
 def lsp(

@@ -15,9 +15,10 @@ from typing import Any, Iterator, Optional, Sequence
 
 from gluon_cli.check import simulated_twin
 from gluon_cli.launched import Form, forms
-from gluon_cli.output import file_and_kernel, print_json
+from gluon_cli.output import Exit, file_and_kernel, print_json
 from gluon_cli.parse import parse_assignments
 from gluon_core.compiler import compile
+from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_report.inlay import Hint
@@ -32,7 +33,7 @@ def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
     """Return the hints of kernels, in the order of their places.
 
     A kernel without layouts that is written anew, its loops pipelined, has lines that its file does not have: it gets
-    hints of its parameters alone.
+    the types of its source, and the layouts of the values that have the same names.
 
     Args:
         kernels: with the types of their arguments.
@@ -45,29 +46,29 @@ def hints(kernels: Sequence[Form], target: Target) -> list[Hint]:
     for form in kernels:
         fn: Any = form.source.fn
         free = bool(getattr(fn, "layouts", None))
-        text: Any = compile(form.source, simulated_twin(str(target)), form.options).asm["program"]
-        bound = list(_bound(text.program))
+        names: Any = registry().service("write.names")(form, target) if free else None
+        if names is None:
+            text: Any = compile(form.source, simulated_twin(str(target)), form.options).asm
+        bound = list(_bound(text["program"].program if names is None else names.program))
         for file in {where.file for _, _, where in bound if where.file} - set(places):
             places[file] = _Places(file)
-        kernel_file = form.source.fn.fn.__code__.co_filename
-        rewritten = any(
-            where.file == kernel_file and name.split("[")[0] not in places[kernel_file].names
-            for name, _, where in bound
-        )
         for full, value, where in bound:
             name, part, _ = full.partition("[")
             if part and not getattr(value.type, "dims", None):
                 continue  # sizes and phases of a tuple's or an aggregate's members
             known = places.get(where.file)
-            place = known.of(name, where.line, rewritten) if known is not None else None
+            place = known.of(name, where.line) if known is not None else None
             if place is None:
                 continue
             line, column = place
             key = (where.file, line - 1, column, name)
             label, layout = _described(value.type)
             types.setdefault(key, {})[label] = None
-            if layout:
-                layouts.setdefault(key, {})[layout] = None
+            listed = [layout] if layout else []
+            if names is not None:
+                listed = names.layouts(name, where.file, where.line)
+            for one in listed:
+                layouts.setdefault(key, {})[one] = None
                 chosen |= {key} if free else set()
     return [
         Hint(*key, _joined(list(types[key])), tuple(layouts.get(key, ())), key in chosen)
@@ -117,14 +118,10 @@ class _Places:
 
     Args:
         file: of Python source.
-
-    Attributes:
-        names: that the file binds.
     """
 
     def __init__(self, file: str):
-        self.names: set[str] = set()
-        self._targets: list[tuple[str, int, int, tuple[int, int], bool]] = []
+        self._targets: list[tuple[str, int, int, tuple[int, int]]] = []
         try:
             text = Path(file).read_text(encoding="utf-8")
             tree = ast.parse(text)
@@ -132,38 +129,30 @@ class _Places:
             return
         self._lines = text.split("\n")
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.names.add(node.id)
-            elif isinstance(node, ast.arg):
-                self.names.add(node.arg)
             if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 last = (node.iter if isinstance(node, ast.For) else node).end_lineno or node.lineno
                 for one in (inner for target in targets for inner in ast.walk(target)):
                     if isinstance(one, ast.Name):
-                        self._add(one.id, node.lineno, last, one, False)
+                        self._add(one.id, node.lineno, last, one)
             elif isinstance(node, ast.FunctionDef):
                 first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
                 last = max(first, node.body[0].lineno - 1)
                 for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
                     if one.annotation is None:
-                        self._add(one.arg, first, last, one, True)
+                        self._add(one.arg, first, last, one)
 
-    def _add(self, name: str, first: int, last: int, node: Any, parameter: bool) -> None:
+    def _add(self, name: str, first: int, last: int, node: Any) -> None:
         before = self._lines[node.end_lineno - 1].encode()[: node.end_col_offset]
         place = (int(node.end_lineno), len(before.decode()))
-        self._targets.append((name, first, last, place, parameter))
+        self._targets.append((name, first, last, place))
 
-    def of(self, name: str, line: int, parameters: bool) -> Optional[tuple[int, int]]:
-        """Return line and column behind a name that a statement around `line` binds; the innermost one's.
-
-        Args:
-            parameters: regard parameters alone.
-        """
+    def of(self, name: str, line: int) -> Optional[tuple[int, int]]:
+        """Return line and column behind a name that a statement around `line` binds; the innermost one's."""
         fits = [
             (last - first, place)
-            for known, first, last, place, parameter in self._targets
-            if known == name and first <= line <= last and parameter >= parameters
+            for known, first, last, place in self._targets
+            if known == name and first <= line <= last
         ]
         return min(fits)[1] if fits else None
 
@@ -174,15 +163,25 @@ def show(
     signature: Optional[str],
     constexpr: Optional[Sequence[str]],
     json: bool,
-) -> None:
+) -> Exit:
+    """Print the hints of a file, and the error of a kernel that ends its run.
+
+    Returns:
+        The exit code: that of a failure where a kernel has an error.
+    """
     chosen = registry().target(target)
     constants = parse_assignments(constexpr or (), "--constexpr")
     file = file_and_kernel(kernel)[0]
-    known = hints(forms(kernel, chosen, signature, constants, {}), chosen)
+    failed: list[GluonError] = []
+    known = hints(forms(kernel, chosen, signature, constants, {}, failed), chosen)
     here = [hint for hint in known if Path(hint.file).resolve() == Path(file).resolve()]
     if json:
-        print_json([hint.as_inlay() for hint in here])
-        return
+        inlays = [hint.as_inlay() for hint in here]
+        print_json({"error": failed[0].as_dict(), "hints": inlays} if failed else inlays)
+        return Exit.FAILED if failed else Exit.OK
     for hint in here:
         layout = f"  {'; '.join(hint.layouts)}" if hint.layouts else ""
         print(f"{file}:{hint.line + 1}:{hint.column}: {hint.name}: {hint.label}{layout}")
+    if failed:
+        raise failed[0]
+    return Exit.OK

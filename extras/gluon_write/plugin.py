@@ -19,4 +19,5 @@ def gluon_services() -> Mapping[str, str]:
         "write.form": "gluon_write.preferred:form_key",
         "write.launch": "gluon_write.partitions.short_launches:choosing",
         "write.layouts": "gluon_write.shown:layouts_of",
+        "write.names": "gluon_write.shown:names_of",
     }

@@ -1,22 +1,30 @@
-"""The service `write.layouts`: the layouts that were chosen for the values of a line."""
+"""The services `write.layouts` and `write.names`: the layouts that were chosen for the values of a kernel's source."""
 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Collection, Optional
+from typing import Any, Iterable, Iterator, Optional
 
-from gluon_cli.launched import forms
+from gluon_cli.launched import Form, forms
 from gluon_cli.output import UsageError, source_of
 from gluon_core.layouts import SharedLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_write.explicit import chosen_for
 from gluon_write.solver.prices import reasons
+from gluon_write.solver.solve import Solution
+from gluon_write.solver.unknowns import Graph
+from gluon_write.text.original_places import original_of
 from gluon_write.text.syntax import nodes_in
+from gluon_write.tracing.sketcher import sketch
 
-__all__ = ["Chosen", "layouts_of"]
+__all__ = ["Chosen", "Names", "layouts_of", "names_of"]
+
+Home = tuple[str, str]  # file and name of a function
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,7 @@ class Chosen:
     Attributes:
         kernel: its name. name: of the value.
         notes: the reasons, and the cost of the next best choice.
+        homes: functions of the source that name the value, each as (file, name); None of a function that was written.
     """
 
     kernel: str
@@ -34,6 +43,24 @@ class Chosen:
     shape: tuple[int, ...]
     bits: int
     notes: list[str] = field(default_factory=list)
+    homes: frozenset[Optional[Home]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Names:
+    """Hold the names that a kernel's source binds, with the layouts that were chosen for a target.
+
+    Attributes:
+        program: the recorded source, whose values have no layouts.
+    """
+
+    program: Any
+    chosen: list[Chosen]
+
+    def layouts(self, name: str, file: str, line: int) -> list[str]:
+        """Return the layouts of the values with a name, in the function around a line."""
+        home = (str(Path(file).resolve()), _function_at(_tree(file), line))
+        return list(dict.fromkeys(str(one.layout) for one in _at_home(self.chosen, name, home)))
 
 
 def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
@@ -53,29 +80,60 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
     except (SyntaxError, ValueError) as error:
         raise UsageError("no Python source", argument="LAYOUT", got=f"{file}: {error}") from None
     names, around = _names(tree, line), _function_at(tree, line)
-    chosen: list[Chosen] = []
-    known: set[str] = set()
-    written = {node.id for node in nodes_in(tree) if isinstance(node, ast.Name)}
-    launched = forms(file, registry().target(target), None, {}, {})
-    inside = around in [form.name for form in launched]  # else a function that kernels call
-    for form in launched:
-        fn: Any = form.source.fn
-        if getattr(fn, "layouts", None) and (form.name == around or not inside):
-            on = registry().target(target)
-            chosen += [c for c in _of_kernel(form, on, written, known) if c.name in names]
+    known: list[Chosen] = []
+    on = registry().target(target)
+    for form in forms(file, on, None, {}, {}):
+        if getattr(form.source.fn, "layouts", None):
+            known += _of_kernel(form, on)
     if not known:
         raise UsageError(
-            'the file launches no kernel with layouts="auto"', argument="LAYOUT", got=file
+            'the file launches no kernel with layouts="auto"',
+            argument="LAYOUT",
+            expected="a program that launches its kernels: their types and constants are those of the launches",
+            got=file,
+            remedy='Launch them with small arrays below `if __name__ == "__main__":`.',
         )
+    home = (str(path.resolve()), around)
+    chosen = [one for name in names for one in _at_home(known, name, home)]
     unique = {(c.kernel, c.name, c.layout): c for c in chosen}
     if not unique:
         raise UsageError(
             "no value of this line has a layout",
             argument="LAYOUT",
-            expected=f"a line with one of {', '.join(_first_lines(tree, known))}",
+            expected=f"a line with one of {', '.join(_lines(tree, path, known))}",
             got=f"{file}:{line}",
         )
-    return sorted(unique.values(), key=lambda c: names.index(c.name))
+    return list(unique.values())
+
+
+def names_of(form: Form, target: Target) -> Optional[Names]:
+    """Return the names of a layout-free kernel's source; None where the compiled kernel has the source's statements,
+    so that its own values are those of the source."""
+    source, options = form.source, _options(form, target)
+    facts = source.fn, source.signature, source.constants, source.attrs, target, options
+    graph, solution = chosen_for(*facts)
+    if all(original_of(jit) == jit.src for jit in graph.jits):
+        return None
+    return Names(sketch(*facts).program, _chosen_in(form.name, graph, solution))
+
+
+def _options(form: Form, target: Target) -> Any:
+    return registry().backend(target.backend).compiler.options(target, dict(form.options))
+
+
+@lru_cache(maxsize=1 << 4)
+def _tree(file: str) -> ast.Module:
+    """Return the syntax tree of a file that was imported."""
+    return ast.parse(Path(file).read_text(encoding="utf-8"))
+
+
+def _at_home(chosen: Iterable[Chosen], name: str, home: Home) -> list[Chosen]:
+    """Return the values that a function of the source names so; those of written functions where it has none."""
+    listed = list(chosen)
+    if home[1] in [one.kernel for one in listed]:
+        listed = [one for one in listed if one.kernel == home[1]]
+    listed = [one for one in listed if one.name == name]
+    return [c for c in listed if home in c.homes] or [c for c in listed if None in c.homes]
 
 
 def _function_at(tree: ast.Module, line: int) -> str:
@@ -92,42 +150,43 @@ def _function_at(tree: ast.Module, line: int) -> str:
 
 def _names(tree: ast.Module, line: int) -> list[str]:
     """Return the names in the statements of a line, in their order."""
-    nodes = [
-        node
-        for node in nodes_in(tree)
-        if isinstance(node, ast.Name) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return list(
-        dict.fromkeys(node.id for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)))
-    )
+    named = [one for one in _named(tree) if one[0] <= line <= one[1]]
+    return list(dict.fromkeys(name for *_, name in sorted(named)))
 
 
-def _first_lines(tree: ast.Module, names: Collection[str]) -> list[str]:
-    """Return each name with the line that assigns it first."""
-    lines: dict[str, int] = {}
-    nodes = [node for node in nodes_in(tree) if isinstance(node, ast.Name) and node.id in names]
-    for node in sorted(nodes, key=lambda node: node.lineno):
-        if isinstance(node.ctx, ast.Store):
-            lines.setdefault(node.id, node.lineno)
-    return [f"{name} (line {line})" for name, line in lines.items()] or sorted(names)
+def _named(tree: ast.Module) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (first line, last line, column, name) of each use of a name, and of each parameter."""
+    for node in nodes_in(tree):
+        if isinstance(node, (ast.Name, ast.arg)):
+            name = node.id if isinstance(node, ast.Name) else node.arg
+            yield node.lineno, node.end_lineno or node.lineno, node.col_offset, name
 
 
-def _own(name: str, written: Collection[str]) -> str:
+def _lines(tree: ast.Module, file: Path, chosen: Iterable[Chosen]) -> Iterator[str]:
+    """Yield each name with the first line where a function names a chosen value so."""
+    path, seen, listed = str(file.resolve()), set(), list(chosen)
+    for line, _, _, name in sorted(_named(tree)):
+        if name not in seen and _at_home(listed, name, (path, _function_at(tree, line))):
+            seen.add(name)
+            yield f"{name} (line {line})"
+
+
+def _own(name: str, written: Iterable[str]) -> str:
     """Return the name in the source of a value of a changed kernel: `x` of `x_ring`."""
     while name not in written and "_" in name:
         name = name.rpartition("_")[0]
     return name
 
 
-def _of_kernel(
-    form: Any, target: Target, written: Collection[str], known: set[str]
-) -> list[Chosen]:
-    """Return the layouts of a kernel's values by their names in the source, and add the names to `known`."""
-    source, options = form.source, registry().backend(target.backend).compiler
-    graph, solution = chosen_for(
-        source.fn, source.signature, source.constants, source.attrs, target,
-        options.options(target, dict(form.options)),
-    )  # fmt: skip
+def _of_kernel(form: Form, target: Target) -> list[Chosen]:
+    """Return the layouts of a kernel's values by their names in the source."""
+    source = form.source
+    facts = source.signature, source.constants, source.attrs, target, _options(form, target)
+    return _chosen_in(form.name, *chosen_for(source.fn, *facts))
+
+
+def _chosen_in(kernel: str, graph: Graph, solution: Solution) -> list[Chosen]:
+    written = {name for jit in graph.jits for name in re.findall(r"\w+", original_of(jit))}
     layouts = []
     for one in graph.unknowns:
         layout: Any = solution.chosen[one.number]
@@ -143,7 +202,13 @@ def _of_kernel(
             notes.append(solution.words())
         for name in filter(str.isidentifier, one.names):
             own = _own(name, written)
-            known.add(own)
             held = [] if own == name else [f"as {name}"]
-            layouts.append(Chosen(form.name, own, layout, shape, one.bits, held + notes))
+            homes = frozenset(map(_home_of, one.homes[name]))
+            layouts.append(Chosen(kernel, own, layout, shape, one.bits, held + notes, homes))
     return layouts
+
+
+def _home_of(fn: Any) -> Optional[Home]:
+    """Return file and name of a function of the source; None of one that a pass has written."""
+    file = Path(fn.fn.__code__.co_filename) if fn is not None else Path()
+    return (str(file.resolve()), fn.__name__) if file.is_file() else None

@@ -78,9 +78,13 @@ def test_kernels_without_layouts_show_those_that_are_found():
     assert "BlockedLayout" in shown[20, ": fp32[4, 1024]"]
 
 
-def test_a_kernel_that_is_written_anew_has_hints_of_its_parameters_alone():
-    labels = {hint["label"] for hint in hints("examples/written/gemm.py")}
-    assert labels == {": *fp16", ": i32"}
+def test_a_kernel_that_is_written_anew_has_the_names_of_its_source():
+    shown = {
+        (hint["data"]["name"], hint["label"]): hint["tooltip"]
+        for hint in hints("examples/written/gemm.py")
+    }
+    (sums,) = {layout for (name, _), layout in shown.items() if name == "acc"}
+    assert sums.startswith("NVMMADistributedLayout(") and ("K", ": i32") in shown
 
 
 def test_text_names_places(tmp_path):

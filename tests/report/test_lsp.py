@@ -149,6 +149,12 @@ def test_a_file_is_opened_edited_broken_and_fixed(tmp_path):
         assert "größe: fp32[256]" in await editor.hover(*place(WRONG, "größe"))
         await editor.save(KERNEL)
         assert not editor.diagnostics[-1].diagnostics
+        # A mistake in a later launch: the kernels before it keep their hints.
+        second = KERNEL.replace("double", "triple")
+        await editor.save(KERNEL + second.replace("2 * größe", "gl.arange(0, 2 * BLOCK)"))
+        (problem,) = editor.diagnostics[-1].diagnostics
+        assert "expected [256], got [512]" in problem.message
+        assert await editor.hints(len(KERNEL.split("\n")))
 
     edit(path, session)
 

@@ -87,6 +87,13 @@ def test_a_line_shows_the_values_of_its_own_kernel(tmp_path):
     result = call(f"{path}:{line}", "--target", "sm_90")
     assert result.exit_code == 0, result.output
     assert "value of other: " in result.stdout and "of doubled" not in result.stdout
+    # A function that one of them calls has a value whose name the other has, too.
+    half = "@gluon.jit\ndef half(x):\n    value = x * 0.5\n    return value\n\n\n"
+    text = path.read_text().replace("value * 2", "half(value)", 1)
+    path.write_text(text.replace("@gluon.jit", f"{half}@gluon.jit", 1))
+    result = call(f"{path}:10", "--target", "sm_90")
+    assert "value of doubled: " in result.stdout and "of other" not in result.stdout
+    assert "x of doubled: " in call(f"{path}:8", "--target", "sm_90").stdout
 
 
 PRODUCT = """

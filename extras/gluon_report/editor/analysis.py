@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The hints of a text, or the reason why there are none.
+    """The hints of a text, and the reason why it has none, or not all.
 
     Args:
         text: of the file when it was run.
@@ -86,13 +86,15 @@ def _read(text: str, path: Path, output: str, code: Optional[int]) -> Analysis:
         content = json.loads(output)
     except ValueError:
         return Analysis(text, problem=Problem(f"not analysed: its process ended with code {code}"))
+    problem = None
     if isinstance(content, dict):
-        return Analysis(text, problem=_problem(content.get("error", {}), path))
-    return Analysis(text, tuple(Hint.of_inlay(inlay, str(path)) for inlay in content))
+        problem = _problem(content.get("error", {}), path)
+        content = content.get("hints", [])
+    return Analysis(text, tuple(Hint.of_inlay(one, str(path)) for one in content), problem)
 
 
 def _problem(error: dict[str, Any], path: Path) -> Problem:
-    message = str(error.get("error_message") or error.get("message") or "not analysed")
+    message = str(error.get("message") or "not analysed").partition("\n  at ")[0]
     file, line = error.get("file"), error.get("line")
     if not file or not line:
         return Problem(f"not analysed: {message}")

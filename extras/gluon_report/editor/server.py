@@ -65,7 +65,7 @@ class Server:
         except OSError as error:  # the file is gone, or no process can be started
             analysis = Analysis("", problem=Problem(f"not analysed: {error}"))
         before = self._analyses.get(uri)
-        if analysis.problem is not None and before is not None:  # the last hints stay
+        if analysis.problem is not None and not analysis.named and before is not None:  # they stay
             analysis = Analysis(before.text, before.named, analysis.problem)
         self._analyses[uri] = analysis
         self._report(uri, analysis.problem)

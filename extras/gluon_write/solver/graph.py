@@ -485,8 +485,9 @@ def build(
             else:  # units' layouts are those of their operands, which are converted
                 one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
         name = getattr(value, "name", None)
-        if name and name not in one.names:
-            one.names.append(name)
+        if name:
+            home = drawn.called.get(around[-1]) if around else drawn.jits[0]
+            one.homes.setdefault(name, []).append(home)
         line = _own_line(value)
         if line:
             one.line = min(one.line or line, line)

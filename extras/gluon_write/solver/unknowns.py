@@ -71,6 +71,7 @@ class Unknown:
         scans: those of tensors with it: Triton scans blocked layouts alone.
         steps: elementwise ops, those in loops counted often.
         sites: calls that make a tensor with it, each with the calls around it.
+        homes: name of a value -> the functions that name it so.
         line: the first line where it occurs.
         conflict: another layout that is demanded, and by which op.
         unit: the matrix unit that reads a buffer, "" without one.
@@ -91,7 +92,7 @@ class Unknown:
     scans: list[Scan] = field(default_factory=list)
     steps: int = 0
     sites: list[Site] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    homes: dict[str, list[Any]] = field(default_factory=dict)
     line: int = 0
     conflict: Optional[tuple[Any, str]] = None
     unit: str = ""
@@ -99,6 +100,11 @@ class Unknown:
     warps: int = 0
     run: int = 1
     compiled: bool = True
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of its values."""
+        return list(self.homes)
 
     @property
     def demanded_by(self) -> str:
