@@ -455,7 +455,8 @@ def _narrow(graph: Graph) -> set[Place]:
 def _unaligned(graph: Graph) -> Iterator[Access]:
     for one in graph.unknowns:
         for access in one.accesses:
-            if access.together * access.bits < (access.least or LEAST_COPY_BITS):
+            together = access.together if 1 in access.strides else 1
+            if together * access.bits < (access.least or LEAST_COPY_BITS):
                 yield access
 
 

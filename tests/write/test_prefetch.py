@@ -34,6 +34,19 @@ def by_index(a, b, c, places, K, BM: gl.constexpr, BK: gl.constexpr):
 
 
 @gluon.jit(layouts="auto")
+def clamped(a, b, c, N, K, B: gl.constexpr, BK: gl.constexpr):
+    """Load columns of B that have no neighbours in memory for all that is known: a condition chooses each."""
+    rows, columns, along = gl.arange(0, B), gl.arange(0, B), gl.arange(0, BK)
+    inside = gl.where(columns < N, columns, 0)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows[:, None] * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * N + inside[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + rows[:, None] * N + columns[None, :], acc, mask=(columns < N)[None, :])
+
+
+@gluon.jit(layouts="auto")
 def own_variable(a, b, c, stride, K, B: gl.constexpr, BK: gl.constexpr, GROUP: gl.constexpr):
     """Assign the variable of the loop, and divide a stride."""
     rows, along = gl.arange(0, B), gl.arange(0, BK)
@@ -142,6 +155,14 @@ def chained(q, k, v, out, length, stride, D: gl.constexpr, B: gl.constexpr):
         )
         acc = gl.portable.mma(weight.to(gl.float16), value, acc)
     gl.store(out + rows[:, None] * D + columns[None, :], acc)
+
+
+def test_loads_of_single_elements_leave_other_tiles_their_ring(chosen_sources):
+    a, b, c, wanted = operands(64, 48, 96)
+    clamped[(1,)](a, b, c, 48, 96, 64, 32, num_stages=3, target="sim:hopper")
+    assert np.allclose(c, wanted, atol=1e-2)
+    assert "async_load(x_ring" in chosen_sources[0] and "warpgroup_mma(" in chosen_sources[0]
+    assert "async_load(y_ring" not in chosen_sources[0]
 
 
 @pytest.mark.sampled(8)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -247,3 +248,34 @@ def test_operands_that_have_the_shape_of_the_sum():
     a, b, c, wanted = operands(64, 32, 96)
     matmul[(2, 1)](a, b, c, 64, 32, 96, 32, 32, 32, num_stages=3, target="sim:hopper")
     assert np.allclose(c, np.maximum(wanted, 0), atol=1e-3)
+
+
+@gluon.jit(layouts="auto")
+def of_bytes(a, b, c, K, B: gl.constexpr, BK: gl.constexpr, ALONG: gl.constexpr):
+    """Multiply by a matrix whose tiles constants choose, and which is transposed behind its load."""
+    a_tiles = gl.portable.descriptor(a, [B, K], [K, 1], [B, BK])
+    if ALONG:
+        b_tiles = gl.portable.descriptor(b, [B, K], [K, 1], [B, BK])
+    else:
+        b_tiles = gl.portable.descriptor(b, [K, B], [B, 1], [BK, B])
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.portable.load(a_tiles, [0, k])
+        if ALONG:
+            y = gl.portable.load(b_tiles, [0, k]).T
+        else:
+            y = gl.portable.load(b_tiles, [k, 0])
+        acc = gl.portable.mma(x, y, acc, input_precision="tf32")
+    i = gl.arange(0, B)
+    gl.store(c + i[:, None] * B + i[None, :], acc)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float32])
+def test_unit_reads_transposed_tiles_along_k(dtype, chosen_sources):
+    """Hopper's unit reads elements of 8 and 32 bits in no other way."""
+    a, b = (torch.randn(64, 96).clamp(-2, 2).half().to(dtype) for _ in range(2))
+    c = torch.zeros(64, 64)
+    of_bytes[(1,)](a, b, c, 96, 64, 32, True, num_stages=3, target="sim:hopper")
+    assert torch.allclose(c, a.float() @ b.float().T, atol=2e-2)
+    assert 'operands="shared", b_transposed=True' in chosen_sources[0]
+    assert "x, y = tiles_2.wait(step)" in chosen_sources[0]

@@ -43,8 +43,10 @@ def test_every_kernel_is_launched(cases):
         written |= set(re.findall(r"@triton\.jit\ndef (\w+)\(\s*\w+_ptr", file.read_text()))
     kinds = importlib.import_module("twin_kind_cases").KINDS
     elements = importlib.import_module("twin_element_cases").ELEMENTS
-    assert len(cases.LAUNCHES) + len(kinds) + len(elements) >= 2 * len(written)
-    files = ("twin_cases.py", "twin_kind_cases.py", "twin_element_cases.py")
+    gemms = importlib.import_module("twin_gemm_cases").GEMMS
+    launched = (cases.LAUNCHES, kinds, elements, gemms)
+    assert sum(map(len, launched)) >= 2 * len(written)
+    files = (f"twin_{word}cases.py" for word in ("", "kind_", "element_", "gemm_"))
     source = "".join((BENCHMARKS / file).read_text() for file in files)
     assert not [name for name in written if f'"{name}"' not in source]
 

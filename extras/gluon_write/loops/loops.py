@@ -109,17 +109,23 @@ def falling(node: ast.For, number: int, drawn: Sketch) -> bool:
 
 def viewed(operand: ast.expr, reader: Form) -> Optional[str]:
     """Return the name of an operand, which may be transposed."""
+    operand = untransposed(operand, reader)
+    return operand.id if isinstance(operand, ast.Name) else None
+
+
+def untransposed(operand: ast.expr, reader: Form) -> ast.expr:
+    """Return what an expression transposes; the expression where it transposes nothing."""
     if isinstance(operand, ast.Call) and reader.called(operand) is language.permute:
         if len(operand.args) == 2 and ast.unparse(operand.args[1]) in ("(1, 0)", "[1, 0]"):
-            operand = operand.args[0]
+            return operand.args[0]
     elif isinstance(operand, ast.Attribute) and operand.attr == "T":
-        operand = operand.value
+        return operand.value
     elif isinstance(operand, ast.Call) and isinstance(operand.func, ast.Attribute):
         listed = ", ".join(map(ast.unparse, operand.args))
         plain = reader.called(operand) is None and not operand.keywords
         if plain and (operand.func.attr, listed) in _TRANSPOSED:
-            operand = operand.func.value
-    return operand.id if isinstance(operand, ast.Name) else None
+            return operand.func.value
+    return operand
 
 
 def only_asked(name: ast.Name, within: ast.AST) -> bool:

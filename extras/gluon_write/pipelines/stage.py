@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.loops.flat import Around, around, lines_of, room_of
-from gluon_write.loops.loops import falling, orders_memory, viewed
+from gluon_write.loops.loops import falling, orders_memory, untransposed, viewed
 from gluon_write.text.form import (
     Form,
     bounds_of,
@@ -29,7 +29,7 @@ from gluon_write.text.form import (
     with_text,
 )
 from gluon_write.text.syntax import mentions, nodes_in
-from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.sketch import Sketch, place_of
 
 __all__ = ["staged"]
 
@@ -46,7 +46,7 @@ class _Loop:
         node: the loop; its bounds as text are `first`, `last` and `step`.
         loads: name of a tile -> (name of its descriptor, text of its coordinates, its statement).
         products: the statements of products; `acc` names their accumulator.
-        transposed: the second tile is transposed by the product.
+        transposed: the second tile is transposed, by the product or behind its load. flipped: tiles that are, behind it.
     """
 
     node: ast.For
@@ -57,6 +57,7 @@ class _Loop:
     loads: dict[str, tuple[str, list[str], ast.stmt]] = field(default_factory=dict)
     product: Optional[ast.Assign] = None
     transposed: bool = False
+    flipped: set[str] = field(default_factory=set)
 
 
 def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False, room: int = 0) -> Any:
@@ -128,13 +129,15 @@ class _Stager(Form):
         for statement in loop.node.body:
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                 continue
-            called, target = self.called(statement.value), statement.targets[0]
-            if not isinstance(target, ast.Name) or not isinstance(statement.value, ast.Call):
+            call, target = untransposed(statement.value, self), statement.targets[0]
+            called = self.called(call)
+            if not isinstance(target, ast.Name) or not isinstance(call, ast.Call):
                 continue
             if called is portable.load:
-                tile = self._load(statement.value, changed, self._inlined(loop.node, changed))
+                tile = self._load(call, changed, self._inlined(loop.node, changed))
                 if tile is not None:
                     loop.loads[target.id] = (*tile, statement)
+                    loop.flipped |= {target.id} if call is not statement.value else set()
             elif called is portable.mma:
                 if loop.product is not None or not self._multiplies(statement, loop):
                     return None
@@ -200,6 +203,9 @@ class _Stager(Form):
         if len(operands) != 3 or not all(isinstance(one, ast.Name) for one in operands):
             return False
         a, b, acc = (one.id for one in operands if isinstance(one, ast.Name))
+        loop.transposed ^= b in loop.flipped
+        if a in loop.flipped or loop.transposed and not self.transposes:
+            return False
         known = list(loop.loads) == [a, b] or set(loop.loads) == {a, b}
         if known and list(loop.loads) != [a, b]:
             loop.loads = {name: loop.loads[name] for name in (a, b)}
@@ -286,6 +292,25 @@ class _Stager(Form):
             return [f"{self.text_of(sizes)}[{dim}]" for dim in (0, 1)]
         return None
 
+    def _demands(self, loop: _Loop) -> str:
+        """Return what `mma_layouts` has to know of a transposed tile, whose elements units may read along K alone."""
+        assert loop.product is not None and isinstance(loop.product.value, ast.Call)
+        if not loop.transposed:
+            return ""
+        words = [f"input_precision={self.text_of(word.value)}" for word in loop.product.value.keywords
+                 if word.arg == "input_precision"]  # fmt: skip
+        return {8: ", b_transposed=True", 32: ", ".join(["", "b_transposed=True", *words])}.get(
+            self._bits(loop), ""
+        )
+
+    def _bits(self, loop: _Loop) -> int:
+        """Return the bits of the elements of a loop's tiles."""
+        _, _, statement = next(iter(loop.loads.values()))
+        assert isinstance(statement, ast.Assign)
+        place = place_of(untransposed(statement.value, self), 0)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return max((getattr(value.type.element, "bits", 0) for value in values), default=0)
+
     def _earliest(self, loop: _Loop) -> ast.Assign:
         """Return the first statement that makes a descriptor of a loop's tiles."""
         statements = (self.descriptors[tiles] for tiles, _, _ in loop.loads.values())
@@ -313,7 +338,7 @@ class _Stager(Form):
         indent = " " * earliest.col_offset
         head = [
             f"{indent}{names['layouts']}: {space}.constexpr = {space}.portable.mma_layouts(",
-            f'{indent}    {sizes}, {", ".join(dtypes)}, operands="shared"',
+            f'{indent}    {sizes}, {", ".join(dtypes)}, operands="shared"{self._demands(loop)}',
             f"{indent})",
         ]
         edits = []

@@ -57,7 +57,7 @@ def taken_alone(fn: Any, drawn: Sketch) -> Any:
 
 
 def taken_in_loops(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
-    """Return a kernel whose loops of products load operands under no condition of constants, and its trace.
+    """Return a kernel whose loops of products load and describe operands under no condition of constants, and its trace.
 
         if EVEN_K:
             a = gl.load(a_ptrs)
@@ -119,9 +119,8 @@ class _Branches(Form):
                 continue
             operands = [one for call in products for one in operands_of(call)]
             wanted = {name for one in operands for name in reads(one)}
-            for statement in loop.body:
-                if not isinstance(statement, ast.If) or not stores(statement) & wanted:
-                    continue
+            loading = [one for one in loop.body if isinstance(one, ast.If) and stores(one) & wanted]
+            for statement in [*self._describing(), *loading]:
                 new = self._taken(statement, constants)
                 if new is not None and all(statement not in nodes_in(other) for other, _ in edits):
                     edits.append((statement, new))
@@ -129,6 +128,13 @@ class _Branches(Form):
         for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
             lines[statement.lineno - 1 : statement.end_lineno] = new
         return "\n".join(lines) + "\n" if edits else None
+
+    def _describing(self) -> list[ast.If]:
+        """Return the conditions in the function's own body that choose between descriptors."""
+        return [
+            one for one in self.tree.body
+            if isinstance(one, ast.If) and any(self.called(n) is portable.descriptor for n in nodes_in(one))
+        ]  # fmt: skip
 
     def passed(
         self, jits: list[Any], constants: Mapping[str, Any]

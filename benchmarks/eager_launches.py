@@ -1,0 +1,108 @@
+"""The host's time of a launch of kernels without layouts, and of Triton's launch of the same text, in a loop without a graph.
+
+  python benchmarks/eager_launches.py [--seed N] [--json FILE] [--compile]
+
+Operands are so small that the device waits for the host. Batches are shorter than the driver's queue, in turns, and waiting
+for them is not timed; the result is the median of many. Needs an NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
+
+BATCH, ROUNDS = 200, 60
+
+
+def launches() -> dict[str, Any]:
+    """Return the makers of the launches: pointers, descriptors, and attention whose form the host chooses."""
+    from twin_cases import attention
+    from twin_gemm_cases import over_tiles, strided
+
+    tile = (64, 64, 64)
+    return {
+        "GEMM by pointers": strided(64, 64, 64, tile, 4, 3),
+        "GEMM by block pointers": over_tiles("by_blocks", 64, 64, 64, tile, 4, 3),
+        "GEMM by descriptors that the kernel makes": over_tiles(
+            "described", 64, 64, 64, tile, 4, 3, TRANSPOSED=False, BIAS=False
+        ),
+        "attention in one form of two": attention(1, 2, 1, 128, 64, 128, 64, 4),
+    }
+
+
+def timed(runs: dict[str, Callable[[], Any]], order: random.Random) -> dict[str, float]:
+    """Return microseconds of a launch of each."""
+    import torch
+
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    names = list(runs)
+    for _ in range(ROUNDS):
+        order.shuffle(names)
+        for name in names:
+            run = runs[name]
+            run()
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(BATCH):
+                run()
+            times[name].append((time.perf_counter() - begin) / BATCH * 1e6)
+            torch.cuda.synchronize()
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of operands and order")
+    parser.add_argument("--json", type=Path, help="file for the table")
+    parser.add_argument("--compile", action="store_true", help="without times")
+    asked = parser.parse_args()
+    import torch
+    import triton
+    from twin_cases import Twins, twins
+
+    if not torch.cuda.is_available():
+        print("there is no GPU here", file=sys.stderr)
+        return 3
+    triton.set_allocator(
+        lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8)
+    )
+    torch.manual_seed(asked.seed)
+    table: dict[str, dict[str, float]] = {}
+    print("| launch | ours, us | Triton's, us |\n| --- | ---: | ---: |")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in launches().items():
+            launch = make()
+            plain, free = (
+                getattr(form, launch.kernel) for form in twins(launch.file, Path(folder))
+            )
+            args, words = launch.args, launch.words
+            runs = Twins(
+                {
+                    "ours": lambda k=free: k[launch.grid](*args, **words),  # noqa: B023
+                    "triton": lambda k=plain: k[launch.grid](*args, **words),  # noqa: B023
+                },
+                launch.results,
+                launch.added,
+                launch.apart,
+            )
+            runs.check()
+            if not asked.compile:
+                row = table[name] = timed(runs, random.Random(asked.seed))
+                print(f"| {name} | {row['ours']:.2f} | {row['triton']:.2f} |", flush=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(table))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
