@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Collection, Iterable, Mapping, Optional
 
-from gluon_write.porting.names import Names, bound_by, branches, is_jit, names_of
+from gluon_write.porting.names import Names, bound_by, bound_in, branches, is_jit, names_of
 from gluon_write.text.form import free_name
 from gluon_write.text.syntax import nodes_in
 
@@ -221,8 +221,10 @@ def reached(tree: ast.Module, wanted: Iterable[str]) -> set[str]:
         name = left.pop()
         if name not in used:
             used.add(name)
-            words = {n.id for n in nodes_in(statements[name]) if isinstance(n, ast.Name)}
-            words |= set(_bound_by_statement(statements[name]))
+            node = statements[name]
+            words = {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
+            words -= bound_in(node) if isinstance(node, ast.FunctionDef) else set()
+            words |= set(_bound_by_statement(node))
             left += [word for word in words if word in statements]
     return used
 
@@ -244,17 +246,19 @@ def copied(
         text, node = texts[name]
         if name not in used:
             continue
-        imported = isinstance(node, (ast.Import, ast.ImportFrom))
-        if name in wanted or imported:
-            spelled[name] = wanted.get(name, name)
+        if name in wanted:
+            spelled[name] = wanted[name]
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) and (
+            bound.get(name, "") in ("", _import_of(node, name))
+        ):
+            spelled[name] = name
         else:
             spelled[name] = free_name(name, taken)
     parts: list[str] = []
     for name in spelled:
         text, node = texts[name]
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            alias = next(alias for alias in node.names if bound_by(alias) == name)
-            text = import_text(node, alias)
+            text = _import_of(node, name, spelled[name])
             if bound.get(name) == text:
                 continue
         else:
@@ -262,6 +266,12 @@ def copied(
         if text not in parts:
             parts.append(text)
     return parts
+
+
+def _import_of(node: ast.Import | ast.ImportFrom, name: str, other: str = "") -> str:
+    """Return an import of one of its names, bound to another if there is one."""
+    alias = next(alias for alias in node.names if bound_by(alias) == name)
+    return import_text(node, ast.alias(alias.name, other) if other not in ("", name) else alias)
 
 
 def import_text(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:

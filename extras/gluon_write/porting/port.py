@@ -8,10 +8,11 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Collection, Iterable, Iterator, Optional
+from typing import Iterable, Mapping, Optional
 
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
+from gluon_write.porting.aliases import OURS, Aliases, taken_names
 from gluon_write.porting.barriers import loaded_again
 from gluon_write.porting.blocks import (
     arguments,
@@ -65,7 +66,6 @@ _BLOCKS = frozenset(
 # Functions of gluon_write.porting.library.
 _COPIED = frozenset("sort topk bitonic_merge flip interleave cat dot_scaled".split())
 _OF_OTHER_NAMES = {"_log2": "log2_of", "get_int_dtype": "integer_of"}
-_OURS = "import gluon_core as gluon\nfrom gluon_core import language as gl\n"
 
 
 @dataclass
@@ -108,7 +108,13 @@ def port(text: str, file: str) -> Ported:
             argument="FILE",
             expected="a function with @triton.jit",
         )
-    return _Port(text, file, names, jits).ported(tree)
+    own = taken_names(tree, [*jits, *_wrappers(tree, names)])
+    aliases = Aliases(text, own, _bound(tree))
+    tree = ast.parse(aliases.hidden)
+    names = all_names(tree, Path(file))
+    result = _Port(aliases.hidden, file, names, _jits(tree, names), aliases.words).ported(tree)
+    lists = ([aliases.names.get(n, n) for n in one] for one in (result.kernels, result.functions))
+    return Ported(aliases.shown(result.text), *lists)
 
 
 def _jits(tree: ast.Module, names: Names) -> list[ast.FunctionDef]:
@@ -132,13 +138,20 @@ def _wrappers(tree: ast.Module, names: Names) -> list[ast.Call]:
 
 
 class _Port:
-    def __init__(self, text: str, file: str, names: Names, jits: list[ast.FunctionDef]):
+    def __init__(
+        self,
+        text: str,
+        file: str,
+        names: Names,
+        jits: list[ast.FunctionDef],
+        words: Mapping[str, str],
+    ) -> None:
         self.lines = [line.encode() for line in text.splitlines(keepends=True)]
         self.starts = [0]
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
         self.data = b"".join(self.lines)
-        self.file, self.names, self.jits = file, names, jits
+        self.file, self.names, self.jits, self.words = file, names, jits, words
         self.tree = ast.parse(text)
         self.imports = imports_in(self.tree)
         self.wrappers = _wrappers(self.tree, names)
@@ -151,7 +164,7 @@ class _Port:
         self.jit = jits[0].name if jits else ""  # the function at hand
         self.values: dict[str, list[ast.expr]] = {}  # of its variables
         self.apart: dict[int, str] = {}  # new names of its blocks, by the id of a node
-        self.taken = _bound(self.tree)
+        self.taken = _bound(self.tree) | set(OURS)
         self.needed: dict[str, str] = {}  # functions of the library, and their names in this file
         self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
         self.outer: tuple[Path, ...] = ()  # files for which this one is ported
@@ -220,22 +233,13 @@ class _Port:
         return Ported(text, [kernel.name for kernel in kernels], own)
 
     def _check_names(self, tree: ast.Module) -> None:
-        """Refuse a file that has the names of the language for something else, or hides Triton's."""
+        """Refuse a file that hides Triton's names."""
         for node in imports_of(tree):
             if any(alias.name == "*" for alias in node.names):
                 raise self.error(
                     node,
                     f"the names that {node.module} has are not listed",  # type: ignore[union-attr]
                     "Import them by name, or the module: import triton.language as tl.",
-                )
-        for name in ("gl", "gluon"):
-            nodes = _outside(tree, {id(node) for node in (*self.jits, *self.wrappers)})
-            place: Any = next((node for node in nodes if _names(node, name)), None)
-            if place is not None:
-                raise self.error(
-                    place,
-                    f"{name} is the language's name in a ported file",
-                    f"Rename {name}, then port the file.",
                 )
 
     def _imports(self, text: str) -> str:
@@ -248,7 +252,8 @@ class _Port:
             (top for top in tree.body if next(imports_of(top), None) is not None), tree.body[0]
         )
         triton = {id(node) for node in imports_of(tree)}
-        edits = [(first.lineno, 0, first.lineno, 0, _OURS)]
+        own = "".join(f"{line}\n" for line in OURS.values())
+        edits = [(first.lineno, 0, first.lineno, 0, own)]
         for node in nodes_in(tree):
             if not isinstance(node, (ast.Import, ast.ImportFrom)):
                 continue
@@ -310,13 +315,17 @@ class _Port:
             if isinstance(node, (ast.Import, ast.ImportFrom))
             for alias in node.names
         }
-        bound |= {"gl": "from gluon_core import language as gl"}
-        bound |= {"gluon": "import gluon_core as gluon"}
+        bound |= OURS
         texts: list[str] = []
         for file in dict.fromkeys(one.file for one in self.foreign):
             wanted = {one.name: name for one, name in self.foreign.items() if one.file == file}
             text = file.read_text()
             there = ast.parse(text)
+            names = all_names(there, file)
+            jits = _jits(there, names)
+            hidden = taken_names(there, [*jits, *_wrappers(there, names)])
+            aliases = Aliases(text, hidden, self.taken, self.words)
+            there = ast.parse(aliases.hidden)
             names = all_names(there, file)
             if file in self.outer:
                 raise self.error(
@@ -324,14 +333,13 @@ class _Port:
                     f"the file and {file.name} import each other's functions",
                     "Move the functions that both call to a third file.",
                 )
-            needed = reached(there, wanted)
+            needed = reached(there, [aliases.words.get(name, name) for name in wanted])
             jits = [jit for jit in _jits(there, names) if jit.name in needed]
-            inner = _Port(text, str(file), names, jits)
+            inner = _Port(aliases.hidden, str(file), names, jits, aliases.words)
             inner.outer = (*self.outer, Path(self.file).resolve())
-            ported = inner.ported(there, helpers=True)
-            texts += [
-                t for t in copied_from(ported.text, wanted, self.taken, bound) if t not in texts
-            ]
+            ported = aliases.shown(inner.ported(there, helpers=True).text)
+            wanted = {self.words.get(name, name): own for name, own in wanted.items()}
+            texts += [t for t in copied_from(ported, wanted, self.taken, bound) if t not in texts]
         return texts
 
     def _constants(self, tree: ast.Module, inside: set[int]) -> None:
@@ -541,27 +549,6 @@ class _Port:
             self.replace(node, f"gl.reshape({', '.join(texts)})")
         elif isinstance(node.func, ast.Attribute) and name is None:
             ported_method(self, node)
-
-
-def _names(node: ast.AST, name: str) -> bool:
-    """Return True for a node that reads or binds a name."""
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return any(bound_by(alias) == name for alias in node.names)
-    own = getattr(node, "id", None) or getattr(node, "arg", None) or getattr(node, "name", None)
-    return own == name and hasattr(node, "lineno")
-
-
-def _outside(node: ast.AST, kernels: Collection[int]) -> Iterator[ast.AST]:
-    """Yield the nodes of a file but for those within functions without a kernel, whose variables are their own.
-
-    Args:
-        kernels: ids of kernels, and of calls that make them.
-    """
-    yield node
-    own = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    if not own or any(id(part) in kernels for part in nodes_in(node)):
-        for child in ast.iter_child_nodes(node):
-            yield from _outside(child, kernels)
 
 
 def _bound(tree: ast.Module) -> set[str]:
