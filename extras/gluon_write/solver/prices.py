@@ -482,10 +482,15 @@ def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) ->
             if name
             else ""
         )
-        words.append(f"{kind}{of}: {moved} bytes a thread{limit}, {sectors} sectors a warp")
+        own, all_lanes = _counted(moved, "byte"), _counted(sectors, "sector")
+        words.append(f"{kind}{of}: {own} a thread{limit}, {all_lanes} a warp")
     for axis, shape, _ in unknown.reductions:
         across = any(row[axis] for row in _bases(layout, shape).get("warp", ()))
         words.append(
             f"reduction over dimension {axis}: " + ("across warps" if across else "within a warp")
         )
     return list(dict.fromkeys(words))
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -28,6 +28,8 @@ def without_unread(
 ) -> str:
     """Return a function without the assignments whose names it reads nowhere else: arithmetic, ranges and comparisons.
 
+    Nor do loops go on with names that neither they nor the lines behind them read.
+
     Args:
         text: the source. scope: what its names mean outside. among: the names that may go; None for all.
         notes: comments right above them go, too.
@@ -67,14 +69,26 @@ def _unread(
     moved = {
         s.target for s in nodes_in(tree) if isinstance(s, ast.AugAssign) and id(s) not in inside
     }
-    read = {n.id for n in names if not isinstance(n.ctx, ast.Store) or n in moved}
+    uses = [n for n in names if not isinstance(n.ctx, ast.Store) or n in moved]
+    loops = [s for s in tree.body if isinstance(s, (ast.For, ast.While))]
+    around = {id(n): loop for loop in loops for n in nodes_in(loop) if isinstance(n, ast.stmt)}
+    needed: list[ast.stmt] = []
     while True:
-        needed = [s for s in chosen if stores(s) & read]
-        chosen = [s for s in chosen if not stores(s) & read]
-        if not needed:
+        alive = [s for s in chosen if stores(s) & _read_since(around.get(id(s)), s, uses, needed)]
+        if not alive:
             break
-        read |= {name for s in needed for name in reads(s)}
+        needed += alive
+        chosen = [s for s in chosen if s not in alive]
     return sorted(chosen, key=lambda s: s.lineno)
+
+
+def _read_since(
+    loop: Optional[ast.stmt], own: ast.stmt, uses: Sequence[ast.Name], needed: Sequence[ast.stmt]
+) -> set[str]:
+    """Return the names that lines read at or behind the start of a statement's loop; that all read where it has none."""
+    first = loop.lineno if loop is not None else 0
+    read = {name for s in needed if s.lineno >= first for name in reads(s)}
+    return read | {n.id for n in uses if n.lineno >= first}
 
 
 def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
