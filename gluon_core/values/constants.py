@@ -9,8 +9,7 @@ with equal texts compile to the same code:
 - A name of a package of ours, of Triton, or of Python's own library is itself: the disk
   cache's key covers those packages as a whole.
 - Other functions and classes are their source, with the objects that its names refer to: the functions
-that
-  they call, the variables that they read, their defaults and base classes.
+  that they call, the variables that they read, their defaults and base classes.
 - Objects of a program's own classes are their class, attributes and items (`values.state`).
 - Any other object is only itself: a logger, a mock, a tensor, a network. It has a number in this
   process and means nothing to another: kernels that depend on it are not kept on disk.
@@ -496,10 +495,13 @@ class _CodeReader(_Reader):
         settled = self.settled
         yield f"{'.'.join(chain)}={self.whole(value)}"
         self.settled = settled
-        if not fixed and not issubclass(type(value), _CODE):
+        # A notebook's cells, which are in no file, may define a function of a kernel again.
+        again = type(scope) is dict and "__file__" not in scope
+        is_code = issubclass(type(value), _CODE)
+        if not fixed and (not is_code or again and issubclass(type(value), _triton.JITCallable)):
             self.settled = False
             text, settled, by_value = _mark(value)
-            self.reads.append(Read(name, scope, value, text, settled, by_value))
+            self.reads.append(Read(name, scope, value, text, settled, by_value and not is_code))
 
     def _parts_of_class(self, cls: type) -> Iterator[str]:
         for base in cls.__bases__:

@@ -1,5 +1,6 @@
 """Launching: which compiled kernel runs, where, and every way in which a call is refused."""
 
+import linecache
 import threading
 
 import numpy as np
@@ -465,3 +466,29 @@ def test_the_decorated_function_still_looks_like_one():
         gluon.jit(5)
     with pytest.raises(GluonError):
         gluon.jit(eval("lambda x: x"))
+
+
+def test_cells_of_a_notebook_redefine_functions():
+    """Launches of a known form see a function that another cell defines again, and one that it calls."""
+    space = {"__name__": "__main__", "gl": gl, "jit": gluon.jit, "np": np}
+
+    def cell(number, text):
+        name = f"<cell {number}>"
+        linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+        exec(compile(text, name, "exec"), space)
+
+    cell(1, "@jit\ndef inner(v):\n    return v + 10\n")
+    cell(2, "@jit\ndef helper(v):\n    return inner(v) + 1\n")
+    cell(3, "@jit\ndef kernel(x):\n    gl.store(x, helper(gl.load(x)))\n")
+    x = np.zeros(1, np.float32)
+
+    def launched():
+        x[:] = 0
+        space["kernel"][(1,)](x, target="sim:hopper")
+        return x[0]
+
+    assert [launched(), launched()] == [11, 11]
+    cell(4, "@jit\ndef helper(v):\n    return inner(v) + 2\n")
+    assert launched() == 12
+    cell(5, "@jit\ndef inner(v):\n    return v + 20\n")
+    assert launched() == 22
