@@ -99,6 +99,7 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
     }
     _Passed(graph, demanded, _MOST_DEMANDED).pass_on()
     products = {r.result.number for r in graph.relations if r.kind == "operand"}
+    apart = not graph.multiplies()  # matrix units and copies to shared memory take no columns
     for one in graph.unknowns:
         if one.fixed is not None:
             lists[one.number] = [one.fixed]
@@ -111,7 +112,9 @@ def candidates(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
         elif not few and (one.accesses or one.reductions or one.scans):
             single = bool(one.accesses) and all(access.together == 1 for access in one.accesses)
             widest = _widest(one)
-            lists[one.number] += tilings(one.shape, graph.lanes, one.warps, widest, single)
+            lists[one.number] += tilings(
+                one.shape, graph.lanes, one.warps, widest, single and apart
+            )
     for one in graph.unknowns:  # tilings of reductions leave room for the layouts of units
         if not one.accesses:
             layouts = lists[one.number]

@@ -306,7 +306,7 @@ def conversion_table(
     prices = np.array([
         [np.inf if None in (one, other) else _conversion_price(one, other, *around) for other in alike[1]]
         for one in alike[0]
-    ])  # fmt: skip
+    ], dtype=float)  # fmt: skip
     prices = prices.reshape(len(alike[0]), len(alike[1]))
     rows, columns = (list(map(kinds.index, numbers)) for kinds, numbers in zip(alike, ends))
     table: np.ndarray = prices[np.ix_(rows, columns)]
