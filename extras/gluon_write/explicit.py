@@ -129,6 +129,7 @@ def chosen_for(
             chosen = _as_written(fn, drawn, target, options)
             if not np.isfinite(chosen.solution.price):
                 raise of_solution(fn, chosen.solution) from error
+            edits_of(chosen.graph, chosen.solution)  # raises where no layouts can be written
             _warn(fn, f"its loops stay as they are, for a changed one is wrong: {error}")
             graph, solution = chosen.graph, chosen.solution
         graph.dependent = waits(graph.jits) and not waits(drawn.jits)

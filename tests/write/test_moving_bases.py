@@ -65,6 +65,7 @@ def test_few_pointers_stay(chosen_sources):
     split[(1, 2, 1)](a, b, c, 16, 41, 147, *sizes.values(), num_stages=3, target="sim:sm_90")
     assert (c == 147).all()
     assert "left_ahead += BK" in chosen_sources[0] and "_base" not in chosen_sources[0]
+    assert " left += BK" not in chosen_sources[0]  # nothing reads what copies took over
 
 
 def test_pointers_that_are_read_behind_the_loop_stay(chosen_sources):

@@ -132,12 +132,22 @@ def product(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr)
     gl.store(c + rows[:, None] * N + columns[None, :], acc)
 
 
+@gluon.jit(layouts="auto")
+def transpose(x, out, M, N, BLOCK: gl.constexpr):
+    row = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK)[:, None]
+    column = gl.program_id(1) * BLOCK + gl.arange(0, BLOCK)[None, :]
+    gl.store(out + column * M + row, gl.load(x + row * N + column))
+
+
 if __name__ == "__main__":
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((32, 80), (80, 64)))
     c = np.zeros((32, 64), np.float32)
     product[(1,)](a, b, c, 64, 80, 32, 64, 32)
     assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-3)
+    out = np.zeros((64, 32), np.float32)
+    transpose[(1, 2)](c, out, 32, 64, 32)
+    assert (out == c.T).all()
 '''
 
 
@@ -148,4 +158,6 @@ def test_written_files_leave_out_a_vector_that_nothing_reads(tmp_path, monkeypat
     explicit.write_text(written(str(path), registry().target("sm_90"))[0])
     assert "along_ahead += BK" in explicit.read_text()
     assert " along += BK" not in explicit.read_text()
+    # Vectors that are computed again in a long line have the names of the source.
+    assert "gl.load(x + row_2 * N + column_2)" in explicit.read_text()
     runpy.run_path(str(explicit), run_name="__main__")

@@ -68,14 +68,27 @@ def test_rounds_of_other_shapes_are_written_out(tmp_path, monkeypatch):
 def kept(x, out):
     for n in gl.static_range(3):
         gl.store(out + gl.arange(0, 128 << n * 2), gl.load(x + gl.arange(0, 128 << n * 2)))
-    gl.store(out, n)
+    gl.store(out, n + gl.sum(gl.full([1 << n], 1, gl.int32), 0))
+
+
+@gluon.jit(layouts="auto")
+def mixed(x, out):
+    for n in gl.static_range(3):
+        gl.store(out + gl.arange(0, 128 << n), gl.load(x + gl.arange(0, 128 << n)))
+        n = n + 1
+
+
+def test_a_variable_has_its_last_value_behind_the_loop():
+    x, out = np.ones(2048, np.float32), np.zeros(2048, np.float32)
+    kept[(1,)](x, out, target="sim:hopper")
+    assert out[0] == 6 and (out[1:] == 1).all()
 
 
 def test_an_expression_of_several_shapes_is_named_with_its_line():
     x = np.zeros(2048, np.float32)
     with pytest.raises(LayoutError, match="tensors of several shapes") as report:
-        kept[(1,)](x, x.copy(), target="sim:hopper")
-    assert f"test_unrolled.py:{kept.fn.__code__.co_firstlineno + 3}:" in str(report.value)
+        mixed[(1,)](x, x.copy(), target="sim:hopper")
+    assert f"test_unrolled.py:{mixed.fn.__code__.co_firstlineno + 3}:" in str(report.value)
 
 
 CALLS = """import numpy as np

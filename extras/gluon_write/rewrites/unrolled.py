@@ -66,6 +66,8 @@ class _Function(Form):
             new = [line for value in rounds for line in self._round(loop, value)]
             if not rounds or len(lines) + len(new) > _MOST_LINES:
                 continue
+            if self._is_read(loop):
+                new += self._last(loop, rounds[-1])
             lines[loop.lineno - 1 : loop.end_lineno] = new
             changed = True
         return "\n".join(lines) + "\n" if changed else None
@@ -89,10 +91,18 @@ class _Function(Form):
                 yield from self._loops(child)
 
     def _rounds(self, loop: ast.For) -> tuple[int, ...]:
-        """Return the values of the variable of a compile-time loop; none where other code reads or assigns it."""
+        """Return the values of the variable of a compile-time loop; none where its body assigns it."""
         known = self._known(loop)
         if len(known) != 1 or not isinstance(loop.target, ast.Name) or loop.orelse:
             return ()
+        if any(loop.target.id in stores(s) for s in loop.body):
+            return ()
+        alone = not self.encoded[loop.lineno - 1][: loop.col_offset].strip()
+        return next(iter(known)) if alone else ()
+
+    def _is_read(self, loop: ast.For) -> bool:
+        """Return True if code behind a loop may read its variable."""
+        assert isinstance(loop.target, ast.Name)
         name = loop.target.id
         inside = {id(node) for node in nodes_in(loop)}
         others = [node for node in nodes_in(self.tree) if id(node) not in inside]
@@ -102,10 +112,14 @@ class _Function(Form):
             for other in nodes_in(self.tree)
             if isinstance(other, ast.For) and id(other) not in inside and not _around(other, loop)
         )
-        if read and not again or any(name in stores(s) for s in loop.body):
-            return ()
-        alone = not self.encoded[loop.lineno - 1][: loop.col_offset].strip()
-        return next(iter(known)) if alone else ()
+        return read and not again
+
+    def _last(self, loop: ast.For, value: int) -> list[str]:
+        """Return the lines of a round that does nothing, behind which the variable has a value."""
+        assert isinstance(loop.iter, ast.Call)
+        outer, maker = " " * loop.col_offset, self.text_of(loop.iter.func)
+        name = ast.unparse(loop.target)
+        return [f"{outer}for {name} in {maker}({value}, {value + 1}):", f"{outer}    pass"]
 
     def _differs(self, loop: ast.For) -> bool:
         """Return True if an expression has tensors of several shapes, here or in functions that the variable's value reaches."""

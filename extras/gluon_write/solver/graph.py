@@ -13,7 +13,7 @@ from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.solver.chained import rows_to_warps
 from gluon_write.solver.inference import Inference
 from gluon_write.solver.prices import LEAST_COPY_BITS, LONG
-from gluon_write.solver.unknowns import Access, Graph, Relation, Scan, Unknown
+from gluon_write.solver.unknowns import FMA, UNIT, Access, Graph, Relation, Scan, Unknown
 from gluon_write.tracing.buffers import View, is_open
 from gluon_write.tracing.sketch import Place, Sketch
 from gluon_write.tracing.strides import Strides
@@ -346,7 +346,7 @@ class _Builder:
             elif name in (*_STORES, *_COPIES) and tensors:
                 self._seen(op, context, tensors[0], value)
             elif name == "mma" and hasattr(root.type.layout, "get_default_for"):
-                self.about.append((key, ("read", f"the matrix unit, line {op.loc.line}"), 1))
+                self.about.append((key, ("read", f"{UNIT}, line {op.loc.line}"), 1))
             elif name not in _ANY_BUFFER or name == "memdesc_reinterpret":
                 demand = "fixed", root.type.layout, f"{op.called}, line {op.loc.line}"
                 self.about.append((key, demand, 1))
@@ -393,8 +393,7 @@ class _Builder:
         if self.apart and place is not None:
             self._give(op, context, results[0], wanted[2], place)
         else:
-            by = f"the matrix unit, line {op.loc.line}"
-            self.note(context, results[0], ("fixed", wanted[2], by))
+            self.note(context, results[0], ("fixed", wanted[2], _unit(op, wanted[2])))
         for index, operand in enumerate(operands):
             if wanted[index] is not None:
                 self._demand(op, context, operand, wanted[index], index)
@@ -403,7 +402,7 @@ class _Builder:
         """Give the result of a matrix unit its layout, or a conversion from it."""
         key = ("mma", context, id(op), len(op.args))
         self.parent[key], self.values[key] = key, result
-        self.about.append((key, ("fixed", layout, f"the matrix unit, line {op.loc.line}"), 1))
+        self.about.append((key, ("fixed", layout, _unit(op, layout)), 1))
         ends = key, self.key(context, result)
         self.pending.append(("same", *ends, None, _sited(place, context), op, self.weight))
 
@@ -411,7 +410,7 @@ class _Builder:
         """Give an operand of a matrix unit the layout that it demands, or a conversion to it."""
         key = ("mma", context, id(op), index)
         self.parent[key], self.values[key] = key, operand
-        self.about.append((key, ("fixed", layout, f"the matrix unit, line {op.loc.line}"), 1))
+        self.about.append((key, ("fixed", layout, _unit(op, layout)), 1))
         place = op.attrs["places"][index]
         wrap = _sited(("before", place) if place else None, context)
         self.pending.append(("same", self.key(context, operand), key, None, wrap, op, self.weight))
@@ -563,6 +562,12 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)
         one.accesses.append(access)
+
+
+def _unit(op: Any, layout: Any) -> str:
+    """Return what multiplies: no matrix unit where a sum has a blocked layout."""
+    blocked = isinstance(getattr(layout, "parent", layout), BlockedLayout)
+    return f"{FMA if blocked else UNIT}, line {op.loc.line}"
 
 
 def _own_line(value: Any) -> int:

@@ -22,6 +22,7 @@ __all__ = [
     "LONG",
     "conversion_price",
     "conversion_table",
+    "counted",
     "crosses_warps",
     "held_by",
     "price",
@@ -482,7 +483,7 @@ def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) ->
             if name
             else ""
         )
-        own, all_lanes = _counted(moved, "byte"), _counted(sectors, "sector")
+        own, all_lanes = counted(moved, "byte"), counted(sectors, "sector")
         words.append(f"{kind}{of}: {own} a thread{limit}, {all_lanes} a warp")
     for axis, shape, _ in unknown.reductions:
         across = any(row[axis] for row in _bases(layout, shape).get("warp", ()))
@@ -492,5 +493,7 @@ def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) ->
     return list(dict.fromkeys(words))
 
 
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def counted(number: int, word: str) -> str:
+    """Return a number of things in words."""
+    plural = f"{word}es" if word.endswith("s") else f"{word}s"
+    return f"{number} {word if number == 1 else plural}"

@@ -45,8 +45,8 @@ def of_conflict(fn: Any, one: Unknown) -> GluonError:
     return LayoutError(
         "two ops demand different layouts of one value",
         argument=one.names[0] if one.names else "layouts",
-        expected=f"for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}: {one.fixed}",
-        got=f"for {by}: {layout}",
+        expected=f"{one.fixed} for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}",
+        got=f"{layout} for {by}",
         remedy="Put gl.convert_layout between the two ops.",
         span=_span(fn, one.line),
     )
@@ -98,7 +98,7 @@ def _of_value(fn: Any, solution: Solution) -> GluonError:
         "a scan takes tensors of blocked layouts alone",
         argument="layouts",
         expected="gl.BlockedLayout",
-        got=f"for {one.fixed_by}{line}: {one.fixed}",
+        got=f"{one.fixed}, which {one.fixed_by}{line} demands",
         remedy="Put gl.convert_layout in front of the scan.",
         span=_span(fn, one.line or known or fn.fn.__code__.co_firstlineno),
     )

@@ -17,9 +17,10 @@ from gluon_core.layouts import (
 from gluon_write.partitions.short_launches import ShortLaunches
 from gluon_write.tracing.sketch import Place, Site
 
-__all__ = ["Access", "AnyLayout", "Graph", "Relation", "Scan", "Unknown"]
+__all__ = ["FMA", "UNIT", "Access", "AnyLayout", "Graph", "Relation", "Scan", "Unknown"]
 
 AnyLayout = Union[DistributedLayout, SharedLayout]
+UNIT, FMA = "the matrix unit", "gl.dot_fma, for no matrix unit takes the shapes"
 
 
 @dataclass
@@ -240,7 +241,7 @@ class Graph:
 
     def multiplies(self) -> bool:
         """Return True if the kernel has products."""
-        by_unit = any(u.unit or u.fixed_by.startswith("the matrix unit") for u in self.unknowns)
+        by_unit = any(u.unit or u.fixed_by.startswith((UNIT, FMA)) for u in self.unknowns)
         return by_unit or any(relation.kind == "operand" for relation in self.relations)
 
     def unit_loads(self) -> set[Place]:

@@ -1,4 +1,4 @@
-"""Name index vectors that a text computes several times, and break long lines.
+"""Name index vectors that a text computes several times, or in a long line, and break lines that are longer.
 
     gl.store(out + (start + gl.arange(0, N, layout=layout)), x, mask=(start + gl.arange(0, N, layout=layout)) < n)
 
@@ -24,6 +24,7 @@ from gluon_write.text.syntax import nodes_in, reads, stores
 __all__ = ["tidied", "tidied_tree"]
 
 _WIDTH = 100  # of a line
+_MOST_OPERATORS = 8  # of a statement in one line
 _FREE = ("arange", "program_id", "num_programs")
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 
@@ -145,29 +146,38 @@ class _Vectors:
             known = {text: one for text, one in known.items() if not one[1] & changed}
 
     def _vectors(self, statement: ast.stmt) -> Iterator[ast.expr]:
-        """Yield the largest repeated vectors within a statement's expressions."""
+        """Yield the largest vectors within a statement's expressions: repeated ones, and in a long statement those that the source names."""
+        long = sum(isinstance(n, ast.BinOp) for n in nodes_in(statement)) > _MOST_OPERATORS
 
         def within(node: ast.AST) -> Iterator[ast.expr]:
-            if self._is_vector(node) and self.counts[ast.unparse(node)] > 1:
+            again = self._is_vector(node) and self.counts[ast.unparse(node)] > 1
+            if again or long and self._is_named(node):
                 assert isinstance(node, ast.expr)
                 yield node
                 return
             for child in ast.iter_child_nodes(node):
                 yield from within(child)
 
-        whole = getattr(statement, "value", None)
+        whole = getattr(statement, "value", None)  # which has a name
         for child in ast.iter_child_nodes(statement):
-            if child is not whole or not self._is_vector(child):  # else it has a name
+            if child is not whole or not (self._is_vector(child) or self._is_named(child)):
                 yield from within(child)
 
     def _is_vector(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.BinOp) and self._pure(node) and self._has_range(node)
+        flat = not any(isinstance(part, ast.Subscript) for part in nodes_in(node))
+        return flat and isinstance(node, ast.BinOp) and self._pure(node) and self._has_range(node)
+
+    def _is_named(self, node: ast.AST) -> bool:
+        pure = isinstance(node, ast.BinOp) and self._pure(node) and self._has_range(node)
+        return pure and _plain(node) in self.bases  # type: ignore[arg-type]
 
     def _pure(self, node: ast.expr) -> bool:
         if isinstance(node, ast.BinOp):
             return self._pure(node.left) and self._pure(node.right)
         if isinstance(node, ast.Call):
             return self._is_free(node)
+        if isinstance(node, ast.Subscript):
+            return self._pure(node.value) and _adds_dimensions(node.slice)
         return isinstance(node, (ast.Name, ast.Constant))
 
     def _is_free(self, node: ast.AST) -> bool:
@@ -281,6 +291,15 @@ def _function(source: str) -> ast.FunctionDef:
     tree = ast.parse(source).body[0]
     assert isinstance(tree, ast.FunctionDef)
     return tree
+
+
+def _adds_dimensions(index: ast.expr) -> bool:
+    """Return True for an index such as `[:, None]`."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(
+        isinstance(part, ast.Slice) or isinstance(part, ast.Constant) and part.value is None
+        for part in parts
+    )
 
 
 def _plain(node: ast.expr) -> str:

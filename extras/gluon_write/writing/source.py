@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Optional
 from gluon_core import language
 from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
-from gluon_write.solver.prices import reasons
+from gluon_write.solver.prices import counted, reasons
 from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import AnyLayout, Graph, Unknown
 from gluon_write.text.syntax import nodes_in
@@ -187,9 +187,10 @@ def _passes(graph: Graph, solution: Solution, buffer: Unknown) -> list[str]:
         matrices = matrices_of(*chosen)
         vector, extra = matrices or conflicts_of(*chosen)
         kind = "copy to" if view.copied else "load from" if "load" in view.name else "store to"
-        conflicts = f"{extra} extra passes for banks" if extra else "no bank conflicts"
+        conflicts = f"{counted(extra, 'extra pass')} for banks" if extra else "no bank conflicts"
+        moved = counted(vector * view.bits // 8, "byte")
         words.append(
-            f"{kind} it: {vector * view.bits // 8} bytes a thread{' by matrices' if matrices else ''}, {conflicts}"
+            f"{kind} it: {moved} a thread{' by matrices' if matrices else ''}, {conflicts}"
         )
     return words
 
