@@ -36,7 +36,8 @@ class Twins(Runs):
         ours = [result.double() for result in both.pop("ours")]
         for name, results in both.items():
             for one, other in zip(ours, (result.double() for result in results)):
-                distance = ((one - other).norm() / other.norm()).item()
+                apart = (one - other).norm()
+                distance = 0.0 if apart == 0 else (apart / other.norm()).item()
                 if not torch.isfinite(one).all() or not distance <= self.apart:
                     raise ValueError(f"results of {name} differ by {distance:.2g} of their norm")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Collection, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, Optional
 
 import numpy as np
 
@@ -39,50 +39,35 @@ from gluon_write.preferred import chosen_form, chosen_warps
 from gluon_write.rewrites.adjacent import with_adjacent_loops, with_shared_names
 from gluon_write.rewrites.first_products import with_first_products
 from gluon_write.rewrites.guard import guarded
-from gluon_write.rewrites.held import held
 from gluon_write.rewrites.hoist import hoisted
 from gluon_write.rewrites.inline import inlined
 from gluon_write.rewrites.joined import joined
 from gluon_write.rewrites.lane_sums import summed_by_lanes
 from gluon_write.rewrites.largest import with_scaled_maxima
 from gluon_write.rewrites.moving_bases import with_moving_bases
-from gluon_write.rewrites.operand_buffers import with_operand_buffers
 from gluon_write.rewrites.prepare import prepared
 from gluon_write.rewrites.reciprocals import with_reciprocals
-from gluon_write.rewrites.recompute import recomputed
 from gluon_write.rewrites.thread_sums import summed_by_threads
 from gluon_write.solver.byte_operands import lines_of
 from gluon_write.solver.graph import build
 from gluon_write.solver.prices import LEAST_COPY_BITS, held_by, vector_of
-from gluon_write.solver.refusals import of_conflict, of_solution
-from gluon_write.solver.solve import Solution, plan_of, solve
+from gluon_write.solver.refusals import of_solution
+from gluon_write.solver.solve import Solution, plan_of
 from gluon_write.solver.unknowns import Access, AnyLayout, Graph
 from gluon_write.text.form import with_text
 from gluon_write.text.original_places import at_original_places, original_of
 from gluon_write.text.tidy import tidied_tree
 from gluon_write.tracing.branches import taken_alone
+from gluon_write.tracing.budget import budgeted, exhausted
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
 from gluon_write.tracing.sketcher import sketch
+from gluon_write.writing.chosen import GROUP, Chosen, as_written, improved, solved
 from gluon_write.writing.converted_operands import converted_operands, through_buffers
 from gluon_write.writing.dependent import awaiting, waits
 from gluon_write.writing.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.writing.kept_lines import with_kept_lines
 
 __all__ = ["chosen_for", "explicit"]
-
-_GROUP = 4  # warps that multiply, or read tensor memory, together
-_MOST_RECOMPUTED = 3  # times that index vectors are moved to their uses
-
-
-@dataclass
-class _Chosen:
-    """Hold a form of a kernel, its trace, and the layouts that were chosen for it; tiles of `loads` are converted."""
-
-    fn: Any
-    drawn: Sketch
-    graph: Graph
-    solution: Solution
-    loads: Collection[Place] = ()
 
 
 def chosen_for(
@@ -113,6 +98,24 @@ def chosen_for(
             remedy="Write the layouts, with their cga_layout.",
         )
 
+    with budgeted() as budget:
+        graph, solution = _chosen_for(
+            fn, signature, constexprs, attrs, target, options, fewer, apart
+        )
+    return graph, solution.cut_short() if budget.short else solution
+
+
+def _chosen_for(
+    fn: Any,
+    signature: Mapping[str, Any],
+    constexprs: Mapping[tuple[int, ...], Any],
+    attrs: Mapping[tuple[int, ...], Any],
+    target: Target,
+    options: Any,
+    fewer: bool,
+    apart: bool,
+) -> tuple[Graph, Solution]:
+    """Return `chosen_for`, within the steps that are left."""
     options = replace(options, num_warps=chosen_warps() or options.num_warps)
 
     def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
@@ -125,8 +128,8 @@ def chosen_for(
             graph, solution = _finished(fn, drawn, traced, target, options, fewer)
         except (GluonError, SyntaxError) as error:  # of a changed text, or of the kernel
             if drawn.loads_tiles and not drawn.apart and isinstance(error, LayoutError):
-                return chosen_for(fn, signature, constexprs, attrs, target, options, fewer, True)
-            chosen = _as_written(fn, drawn, target, options)
+                return _chosen_for(fn, signature, constexprs, attrs, target, options, fewer, True)
+            chosen = as_written(fn, drawn, target, options)
             if not np.isfinite(chosen.solution.price):
                 raise of_solution(fn, chosen.solution) from error
             edits_of(chosen.graph, chosen.solution)  # raises where no layouts can be written
@@ -137,7 +140,7 @@ def chosen_for(
         return graph, solution
     except FewerWarps as other:
         options = replace(options, num_warps=other.warps)
-        return chosen_for(fn, signature, constexprs, attrs, target, options, False, apart)
+        return _chosen_for(fn, signature, constexprs, attrs, target, options, False, apart)
 
 
 def _finished(
@@ -155,17 +158,17 @@ def _finished(
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
         if ahead is not fn:
-            chosen = _solved(ahead, traced(ahead), traced, target, options)
+            chosen = solved(ahead, traced(ahead), traced, target, options)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
                 chosen = _loading_ahead(chosen, traced, stages, target, options)
-                improved = _improved(chosen, traced, target, options)
-                return _with_buffers(*improved, traced, target, options)
-    chosen = _solved(fn, drawn, traced, target, options)
+                best = improved(chosen, traced, target, options)
+                return _with_buffers(*best, traced, target, options)
+    chosen = solved(fn, drawn, traced, target, options)
     if not np.isfinite(chosen.solution.price):
         raise of_solution(fn, chosen.solution)
     chosen = _loading_ahead(chosen, traced, stages, target, options)
-    improved = _improved(chosen, traced, target, options)
-    others = _with_buffers(*improved, traced, target, options)
+    best = improved(chosen, traced, target, options)
+    others = _with_buffers(*best, traced, target, options)
     return _keeping_lines(*others, traced, target, options)
 
 
@@ -181,9 +184,9 @@ def _with_buffers(
     if not places or not target.has("nvidia.cp_async"):
         return graph, solution
     other = through_buffers(fn, traced(fn), places)
-    if other is fn:
+    if other is fn or exhausted():
         return graph, solution
-    chosen = _solved(other, traced(other), traced, target, options)
+    chosen = solved(other, traced(other), traced, target, options)
     finite = np.isfinite(chosen.solution.price)
     return (chosen.graph, chosen.solution) if finite else (graph, solution)
 
@@ -197,9 +200,9 @@ def _keeping_lines(
 ) -> tuple[Graph, Solution]:
     """Return layouts of a kernel whose transposed tile stays in the L2 cache, or those of the kernel."""
     kept = with_kept_lines(graph, solution, target, _converts_tiles(graph, solution))
-    if kept is graph.jits[0]:
+    if kept is graph.jits[0] or exhausted():
         return graph, solution
-    chosen = _solved(kept, traced(kept), traced, target, options)
+    chosen = solved(kept, traced(kept), traced, target, options)
     return chosen.graph, chosen.solution
 
 
@@ -214,8 +217,8 @@ def _converts_tiles(graph: Graph, solution: Solution) -> bool:
 
 
 def _loading_ahead(
-    chosen: _Chosen, traced: Callable[..., Sketch], stages: int, target: Target, options: Any
-) -> _Chosen:
+    chosen: Chosen, traced: Callable[..., Sketch], stages: int, target: Target, options: Any
+) -> Chosen:
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
     if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
@@ -238,10 +241,10 @@ def _loading_ahead(
         }
         with contextlib.suppress(GluonError):  # a mask that an access cannot have
             other = written(chosen.fn, chosen.drawn, threads, runs)
-            if other is not chosen.fn:
-                solved = _solved(other, traced(other), traced, target, options)
+            if other is not chosen.fn and not exhausted():
+                new = solved(other, traced(other), traced, target, options)
                 least = chosen.solution.price if written is summed_by_threads else np.inf
-                chosen = solved if solved.solution.price < least else chosen
+                chosen = new if new.solution.price < least else chosen
     return chosen
 
 
@@ -371,42 +374,6 @@ def _in_one(
         return fn
 
 
-def _improved(
-    chosen: _Chosen, traced: Callable[[Any], Sketch], target: Target, options: Any
-) -> tuple[Graph, Solution]:
-    """Return layouts with fewer conversions, if index vectors are computed again where they are used."""
-    other: Optional[_Chosen] = chosen
-    for _ in range(_MOST_RECOMPUTED):
-        assert other is not None
-        hopeful = solve(other.graph, hopeful=True)
-        other = _again(other, hopeful, traced, target, options)
-        if other is None or not np.isfinite(hopeful.price):
-            break
-        if other.solution.price < chosen.solution.price:
-            chosen = other
-    for _ in range(_MOST_RECOMPUTED):
-        other = _again(chosen, chosen.solution, traced, target, options)
-        if other is None or not other.solution.price < chosen.solution.price:
-            break
-        chosen = other
-    return chosen.graph, chosen.solution
-
-
-def _again(
-    chosen: _Chosen,
-    solution: Solution,
-    traced: Callable[[Any], Sketch],
-    target: Target,
-    options: Any,
-) -> Optional[_Chosen]:
-    """Return layouts of a kernel that computes again the vectors which a solution converts; None of none."""
-    edits = edits_of(chosen.graph, solution)
-    places = [p for one in edits.all() for p in one.conversions if p not in chosen.loads]
-    threads = int(options.num_warps) * target.warp_size
-    again = recomputed(chosen.fn, chosen.drawn, places, threads)
-    return None if again is chosen.fn else _solved(again, traced(again), traced, target, options)
-
-
 def _ahead(
     fn: Any,
     drawn: Sketch,
@@ -417,7 +384,7 @@ def _ahead(
     room: int,
 ) -> Iterator[Any]:
     """Yield forms of a kernel whose loops of products load ahead, the best first."""
-    if stages > 1 and target.has("nvidia.tcgen05") and warps >= _GROUP:
+    if stages > 1 and target.has("nvidia.tcgen05") and warps >= GROUP:
         yield accumulated(fn, drawn, stages, room)
     if stages > 1 and target.has("nvidia.cp_async"):
         whole, own = joined(fn, drawn, traced) if target.has("nvidia.wgmma") else (fn, drawn)
@@ -459,47 +426,6 @@ def _unaligned(graph: Graph) -> Iterator[Access]:
             together = access.together if 1 in access.strides else 1
             if together * access.bits < (access.least or LEAST_COPY_BITS):
                 yield access
-
-
-def _solved(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target, options: Any
-) -> _Chosen:
-    """Return the unknown layouts of a traced kernel, and the best choice.
-
-    Raises:
-        LayoutError: two ops demand different layouts of one value.
-    """
-    room = target.architecture.limits.shared_memory
-    group = int(options.num_warps) if target.has("nvidia.wgmma") else 0
-    group = group if group >= _GROUP else 0
-    for written in (partial(held, room=room, group=group), with_operand_buffers):
-        other = written(fn, drawn)
-        if other is not fn:
-            fn, drawn = other, traced(other)
-    return _as_written(fn, drawn, target, options)
-
-
-def _as_written(fn: Any, drawn: Sketch, target: Target, options: Any) -> _Chosen:
-    """Return the unknown layouts of a traced kernel as it is, and the best choice.
-
-    Raises:
-        LayoutError: two ops demand different layouts of one value.
-    """
-    warps = int(options.num_warps)
-    graph = build(drawn, target.warp_size, warps)
-    several = any(one.conflict is not None for one in graph.unknowns)
-    if several:  # products of different depths share an accumulator: each gets it in its own layout
-        graph = build(drawn, target.warp_size, warps, apart=True)
-    for one in graph.unknowns:
-        if one.conflict is not None:
-            raise of_conflict(fn, one)
-    chosen = _Chosen(fn, drawn, graph, solve(graph))
-    loads = graph.unit_loads()
-    if loads:
-        graph = build(drawn, target.warp_size, warps, several, loads)
-        other = _Chosen(fn, drawn, graph, solve(graph), loads)
-        chosen = min(chosen, other, key=lambda one: one.solution.price)
-    return chosen
 
 
 class _Writer(ast.NodeTransformer):

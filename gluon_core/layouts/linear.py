@@ -113,9 +113,8 @@ class LinearLayout:
     @classmethod
     def strided_1d(cls, size: int, stride: int, in_dim: str, out_dim: str) -> "LinearLayout":
         """i -> i * stride, for i < size; both powers of two."""
-        n = _log2(size, "size")
-        _log2(stride, "stride")
-        return cls({in_dim: [[stride << i] for i in range(n)]}, {out_dim: size * stride})
+        n, k = _log2(size, "size"), _log2(stride, "stride")
+        return cls._checked({in_dim: tuple((1 << k + i,) for i in range(n))}, {out_dim: 1 << n + k})
 
     @classmethod
     def zeros_1d(cls, size: int, in_dim: str, out_dim: str, out_size: int = 1) -> "LinearLayout":
@@ -293,17 +292,17 @@ class LinearLayout:
         for dim, size in other._outs.items():
             outs[dim] = outs.get(dim, 1) * size
         names = list(outs)
-        bases: dict[str, list[list[int]]] = {}
+        bases: dict[str, tuple[tuple[int, ...], ...]] = {}
         for layout, scale in ((self, {}), (other, self._outs)):
             places = [(names.index(dim), scale.get(dim, 1)) for dim in layout._outs]
             for dim, rows in layout._bases.items():
-                into = bases.setdefault(dim, [])
                 for row in rows:
                     vector = [0] * len(names)
                     for value, (position, factor) in zip(row, places):
                         vector[position] = value * factor
-                    into.append(vector)
-        return LinearLayout(bases, outs)
+                    bases[dim] = (*bases.get(dim, ()), tuple(vector))
+                bases.setdefault(dim, ())
+        return LinearLayout._checked(bases, outs)
 
     def inverse(self) -> "LinearLayout":
         """Return the inverse map.

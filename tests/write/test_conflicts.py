@@ -15,6 +15,7 @@ from gluon_core.registry.load import registry
 from gluon_write.command import written
 from gluon_write.solver import eliminate
 from gluon_write.solver.eliminate import Tables
+from gluon_write.tracing import budget
 
 pytestmark = pytest.mark.once
 
@@ -92,6 +93,29 @@ def test_large_problems_say_how_good_their_layouts_are(monkeypatch):
     ):
         scaled[(1,)](x, out, 32, target="sim:hopper")
     assert np.allclose(out, (x / x.sum(1, keepdims=True)).T)
+
+
+def test_a_choice_ends_when_its_steps_are_used_up(monkeypatch):
+    """Layouts are then those of the first form that was solved, on every machine the same, and a warning says so."""
+    kernels = []
+    for _ in range(2):
+
+        @gluon.jit(layouts="auto")
+        def moved(x, out, N: gl.constexpr):
+            i = gl.arange(0, N)
+            tile = gl.load(x + i[:, None] * N + i[None, :])
+            gl.store(out + i[:, None] + i[None, :] * N, tile + i[None, :])
+
+        kernels.append(moved)
+    x, out = np.random.default_rng(0).random((64, 64)).astype(np.float32), np.zeros((64, 64))
+    out = out.astype(np.float32)
+    kernels[0][(1,)](x, out, 64, target="sim:hopper")  # no warning: those are errors
+    assert np.allclose(out, (x + np.arange(64)).T)
+    monkeypatch.setattr(budget, "MOST", 1)
+    out[:] = 0
+    with pytest.warns(KernelWarning, match="best layouts that the search reached, and others"):
+        kernels[1][(1,)](x, out, 64, target="sim:hopper")
+    assert np.allclose(out, (x + np.arange(64)).T)
 
 
 def mixed_text(count):
@@ -245,12 +269,7 @@ def mistaken(x, out, CASE: gl.constexpr, N: gl.constexpr):
         ("pointer", DtypeError, "expected a pointer or a tensor of pointers, got a tensor of int32, [32]\n", 12),
     ],
 )  # fmt: skip
-def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(
-    case, kind, words, line, monkeypatch
-):
-    monkeypatch.setattr(
-        "gluon_write.solver.conflict._SECONDS", 1000.0
-    )  # none of them needs the time
+def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(case, kind, words, line):
     x, out = np.zeros((32, 32), np.float32), np.zeros((32, 32), np.float32)
     with pytest.raises(kind) as report:
         mistaken[(1,)](x, out, case, 64 if case == "size" else 32, target="sim:sm_90")

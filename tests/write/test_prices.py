@@ -7,9 +7,9 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_write import explicit
 from gluon_write.solver.prices import conversion_table
 from gluon_write.solver.solve import plan_of
+from gluon_write.writing import chosen
 
 pytestmark = pytest.mark.once
 
@@ -130,13 +130,13 @@ def butterflies(x, y, N: gl.constexpr, LOG: gl.constexpr):
 def test_tables_have_the_prices_of_plans(monkeypatch):
     """Those of all pairs of layouts, for reshapes, conversions before an op and behind it, and none."""
     problems = []
-    solved = explicit.solve
+    solved = chosen.solve
 
     def kept(*args, **words):
         problems.append(solved(*args, **words).problem)
         return solved(*args, **words)
 
-    monkeypatch.setattr(explicit, "solve", kept)
+    monkeypatch.setattr(chosen, "solve", kept)
     signature = {"x": "*fp32:16", "y": "*fp32:16"}
     sizes = {"N": 4, "LOG": 2}
     gluon.compile(butterflies, target="sm_90", signature=signature, constexprs=sizes)
@@ -197,3 +197,54 @@ def test_prices_of_conversions_can_be_infinite():
     table = conversion_table([down], [right], (32, 4), 32, 4)
     table[:, [0]] = np.inf
     assert np.isinf(table).all()
+
+
+@gluon.jit(layouts="auto")
+def middle_softmax(x, y, B, C, S: gl.constexpr, BC: gl.constexpr):
+    b = gl.program_id(0) * 4 + gl.arange(0, 4)
+    c = gl.arange(0, BC)
+    place = (b[:, None, None] * S + gl.arange(0, S)[None, :, None]) * C + c[None, None, :]
+    inside = (b < B)[:, None, None] & (c < C)[None, None, :]
+    values = gl.load(x + place, mask=inside, other=0.0).to(gl.float32)
+    e = gl.exp(values - gl.max(values, 1, keep_dims=True))
+    gl.store(y + place, (e / gl.sum(e, 1, keep_dims=True)).to(gl.float16), mask=inside)
+
+
+def test_rows_that_no_mask_names_stay_in_a_thread():
+    """An offset without a condition costs less than a reduction across warps."""
+    signature = {"x": "*fp16:16", "y": "*fp16:16", "B": "i32", "C": "i32"}
+    sizes = {"S": 32, "BC": 32}
+    text = gluon.compile(middle_softmax, target="sm_90", signature=signature, constexprs=sizes)
+    assert "warpsPerCTA = [4, 1, 1]" in text.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def channels_last(x, y, C, P, BC: gl.constexpr, BP: gl.constexpr):
+    c, p = gl.arange(0, BC), gl.program_id(0) * BP + gl.arange(0, BP)
+    values = gl.load(x + c[:, None] * P + p[None, :], mask=(c < C)[:, None] & (p < P)[None, :])
+    inside = (p < P)[:, None] & (c < C)[None, :]
+    gl.store(y + p[:, None] * C + c[None, :], gl.permute(values, (1, 0)), mask=inside)
+
+
+def test_rows_of_a_tile_that_is_narrower_than_a_sector_follow_each_other():
+    """Neighbouring pixels of three channels are in neighbouring lanes of a store."""
+    signature = {"x": "*fp32:16", "y": "*fp32:16", "C": "i32", "P": "i32:16"}
+    sizes = {"BC": 4, "BP": 256}
+    text = gluon.compile(channels_last, target="sm_90", signature=signature, constexprs=sizes)
+    assert "sizePerThread = [1, 1], threadsPerWarp = [8, 4]" in text.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def scaled_groups(x, q, s, G: gl.constexpr):
+    place = (gl.program_id(0) * G + gl.arange(0, G))[:, None] * 128 + gl.arange(0, 128)[None, :]
+    values = gl.load(x + place).to(gl.float32)
+    scale = gl.maximum(gl.max(gl.abs(values), 1), 1e-10) / 448.0
+    gl.store(q + place, (values / scale[:, None]).to(gl.float8e4nv))
+    gl.store(s + gl.program_id(0) * G + gl.arange(0, G), scale)
+
+
+def test_two_of_the_widest_loads_fill_a_thread():
+    """The second load finds the rest of each sector in the L1 cache, and a store takes all at once."""
+    signature = {"x": "*bf16:16", "q": "*fp8e4nv:16", "s": "*fp32:16"}
+    text = gluon.compile(scaled_groups, target="sm_90", signature=signature, constexprs={"G": 16})
+    assert "sizePerThread = [1, 16], threadsPerWarp = [4, 8]" in text.asm["ttgir"]

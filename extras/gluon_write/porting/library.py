@@ -242,18 +242,6 @@ def shape_with(shape, size):
 
 
 @gluon.jit
-def best_of(cube, length: gl.constexpr):
-    """Return the best of the sorted runs of 2**length elements as one such run."""
-    steps: gl.constexpr = len(cube.shape) - 1
-    if steps == length:
-        return cube
-    else:
-        # The larger elements of two runs, one up and one down, are a bitonic run.
-        larger = gl.max(cube, steps - length).to(cube.dtype)
-        return best_of(merged(larger, length, True), length)
-
-
-@gluon.jit
 def topk(x, k: gl.constexpr, dim: gl.constexpr = None):
     """Return the k largest elements along the last dimension, the largest first; k is a power of two."""
     gl.static_assert(
@@ -264,7 +252,10 @@ def topk(x, k: gl.constexpr, dim: gl.constexpr = None):
     cube = gl.reshape(keys_of(x), cube_of(x.numel, steps))
     for length in gl.static_range(1, kept + 1):
         cube = merged(cube, length, True)
-    return values_of(gl.reshape(best_of(cube, kept), shape_with(x.shape, k)), x.dtype)
+    for halving in gl.static_range(steps - kept):
+        # The larger elements of two runs, one up and one down, are a bitonic run.
+        cube = merged(gl.max(cube, steps - kept - halving).to(cube.dtype), kept, True)
+    return values_of(gl.reshape(cube, shape_with(x.shape, k)), x.dtype)
 
 
 @gluon.constexpr_function

@@ -26,18 +26,18 @@ import re
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_core import language
-from gluon_write.text.form import Form, changed_copy, edited, free_name
+from gluon_write.text.form import Form, edited, free_name
 from gluon_write.text.syntax import nodes_in
 from gluon_write.tracing.sketch import Place, Sketch, place_of
 
-__all__ = ["Definitions", "recomputed"]
+__all__ = ["Definitions", "recomputing_texts"]
 
 _MOST_DEEP = 8
 _PLAIN_LOAD = 3  # arguments: pointer, mask and other
 
 
-def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place], threads: int) -> Any:
-    """Return a kernel that computes index vectors again instead of converting them, or the kernel.
+def recomputing_texts(drawn: Sketch, conversions: Iterable[Place], threads: int) -> dict[int, str]:
+    """Return the texts of the functions, by number, that compute index vectors again instead of converting them.
 
     Args:
         drawn: the traced kernel. conversions: places of the expressions that would be converted. threads: of a program.
@@ -55,7 +55,7 @@ def recomputed(fn: Any, drawn: Sketch, conversions: Iterable[Place], threads: in
         edits |= form.carried
         if edits:
             texts[form.number] = edited(form.source, list(edits.items()))
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    return texts
 
 
 class Definitions(Form):

@@ -6,7 +6,6 @@ solution, none of which can be left out; a correction is a smallest set without 
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -16,7 +15,7 @@ from gluon_write.solver.unknowns import Relation
 
 __all__ = ["Conflict", "conflict_of"]
 
-_SECONDS = 10.0  # an error may take its time
+_MOST_CELLS = 100_000_000  # of all tables that are solved: an error may take ten seconds
 _MOST_MORE = 2  # layouts than cores
 
 
@@ -25,7 +24,7 @@ class Conflict:
     """Hold why there is no solution.
 
     Attributes:
-        core: ops that have none together; all ops where time was up.
+        core: ops that have none together; more than they where the search was cut off.
         written: ops with the layouts of operand and result that make the others fit; () where no
             small set does.
     """
@@ -37,11 +36,11 @@ class Conflict:
 def conflict_of(solution: Solution) -> Conflict:
     """Return the conflict of a problem without solution; the answer depends on the problem alone."""
     problem = solution.problem
-    until = time.monotonic() + _SECONDS
+    search = _Search(problem, _MOST_CELLS)
     cores: list[list[int]] = []  # without a common op: each needs one to be written
     without: frozenset[int] = frozenset()
-    while not _possible(problem, without) and time.monotonic() < until:
-        core = _core(problem, without, until)
+    while not search.possible(without) and search.left > 0:
+        core = search.core(without)
         if not core:
             break  # an op takes none of its layouts, with any relations
         cores.append(core)
@@ -51,9 +50,9 @@ def conflict_of(solution: Solution) -> Conflict:
     pool = [number for one in cores for number in one]
     for size in range(len(cores), len(cores) + _MOST_MORE):
         for chosen in combinations(pool, size):
-            if time.monotonic() > until:
+            if search.left <= 0:
                 return Conflict(first, ())
-            if not _possible(problem, frozenset(chosen)):
+            if not search.possible(frozenset(chosen)):
                 continue
             best = problem.tables(frozenset(chosen)).best()
             layouts = {n: lists[n][i] for n, i in best.picked.items()}
@@ -63,18 +62,29 @@ def conflict_of(solution: Solution) -> Conflict:
     return Conflict(first, ())
 
 
-def _possible(problem: Problem, without: frozenset[int]) -> bool:
-    """Return False if there is surely no choice without some relations."""
-    return problem.tables(without, limits=True).best().bound < float("inf")
+class _Search:
+    """Ask which relations have a choice together.
 
+    Attributes:
+        left: cells of tables that may be solved yet.
+    """
 
-def _core(problem: Problem, without: frozenset[int], until: float) -> list[int]:
-    """Return relations that have no solution together, fewest by deletion; `without` some of them."""
-    every = frozenset(range(len(problem.graph.relations)))
-    kept = every - without
-    for number in sorted(kept):
-        if time.monotonic() > until:
-            break
-        if not _possible(problem, every - (kept - {number})):
-            kept -= {number}
-    return sorted(kept)
+    def __init__(self, problem: Problem, left: int):
+        self.problem, self.left = problem, left
+
+    def possible(self, without: frozenset[int]) -> bool:
+        """Return False if there is surely no choice without some relations."""
+        tables = self.problem.tables(without, limits=True)
+        self.left -= sum(table.size for _, table in tables.factors)
+        return tables.best().bound < float("inf")
+
+    def core(self, without: frozenset[int]) -> list[int]:
+        """Return relations that have no solution together, fewest by deletion; `without` some of them."""
+        every = frozenset(range(len(self.problem.graph.relations)))
+        kept = every - without
+        for number in sorted(kept):
+            if self.left <= 0:
+                break
+            if not self.possible(every - (kept - {number})):
+                kept -= {number}
+        return sorted(kept)

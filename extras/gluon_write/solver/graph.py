@@ -14,6 +14,7 @@ from gluon_write.solver.chained import rows_to_warps
 from gluon_write.solver.inference import Inference
 from gluon_write.solver.prices import LEAST_COPY_BITS, LONG
 from gluon_write.solver.unknowns import FMA, UNIT, Access, Graph, Relation, Scan, Unknown
+from gluon_write.tracing.budget import READ, spend
 from gluon_write.tracing.buffers import View, is_open
 from gluon_write.tracing.sketch import Place, Sketch
 from gluon_write.tracing.strides import Strides
@@ -449,6 +450,7 @@ def build(
     """
     for function in drawn.program.functions.values():
         rows_to_warps(function.body)
+    spend(READ * len(drawn.kept))
     work = _Builder(drawn, apart, loads)
     kernel = drawn.program.kernel
     for argument, number in zip(kernel.arguments, drawn.multiples):
@@ -561,6 +563,7 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         mask = next((v for v in op.operands() if _is_mask(v, dims)), None)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)
+        access.alike = strides.alike(context, mask, dims)
         one.accesses.append(access)
 
 

@@ -35,6 +35,7 @@ LONG = {
     "erf": 19, "sin": 40, "cos": 40, "exp": 5, "exp2": 4, "log": 20, "log2": 18, "fdiv": 8, "frem": 17, "precise_divf": 13,
     "precise_sqrt": 9, "extern_elementwise": 32,
 }  # fmt: skip
+_AGAIN = 0.25  # a sector in the L1 cache
 _ISSUE = 4.0  # a memory instruction, next to an arithmetic one
 # An atomic op waits for memory, and for what the thread stored before. On an H200 counts of the tokens of 64 experts took 3.9
 # times as long with 16 of them in each thread of four warps that held copies of the counts.
@@ -75,6 +76,9 @@ _ROW_OF_HALVES = 8.0
 # predicate of their own. On an H200 a stencil of 3x3 took 0.60 of the time with four rows and four columns instead of sixteen rows, the
 # sums of rows of 300 elements 0.77, and a softmax with a mask of bytes 0.98.
 _PART = 4.0
+# One without a condition. On an H200 softmaxes along the middle of 4x32x32 took 0.70 of the time with the 32 rows of an image, which
+# no mask names, in each thread instead of eight of each of four images, whose reductions cross warps.
+_OFFSET = 2.0
 # Loads in a loop into the layout of a unit's sum, whose rows have addresses of their own, too. On an H200 a listed block of
 # 16 values took 0.93 of the time with one row in each thread, in 56 registers for 64, and a buffer.
 _ROW_OF_SUM = 32.0
@@ -136,6 +140,10 @@ def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
     rank = len(access.shape)
     # Neighbours in two dimensions whose distances are not known are in no sector together, either.
     far = [_FAR * prod(access.shape[:dim]) for dim in range(rank)]
+    # Rows of a tile that is narrower than a sector follow each other: a tile would be wider if its rows were longer.
+    near = next((n for n, step in zip(access.shape, access.strides) if step == 1), 0)
+    if rank == _MATRIX and 0 < near * access.bits < 8 * _SECTOR:
+        far = [near] * rank
     steps = [one if step is None else step for one, step in zip(far, access.strides)]
     lanes = _coordinates(_bases(layout, access.shape).get("lane", ()), rank)
     vector = vector_of(layout, access)
@@ -158,9 +166,12 @@ def _access_price(layout: DistributedLayout, form: tuple[Any, ...], warps: int) 
     moved = float(sectors)
     nvidia = len(_bases(layout, access.shape).get("lane", ())) == _NVIDIA_LANES
     if nvidia:
-        # Sectors of which an instruction moves a part, as every other one does that moves the rest.
+        # Sectors of which an instruction moves a part, as every other one does that moves the rest. The L1 cache has it for
+        # the next one of the widest loads that run once: on an H200 scales of groups of 128 elements took 0.93 of the time
+        # with 16 of them in a thread. Without that price for single elements transposes took 1.10, for loops sparse rows 1.40.
         filled = -(-(vector * access.bits << _NVIDIA_LANES) // (8 * _SECTOR))
-        moved += max(0, sectors - filled)
+        again = not access.name and access.weight == 1 and vector * access.bits == _WIDEST
+        moved += max(0, sectors - filled) * (_AGAIN if again else 1.0)
         moved = max(moved, _LINE_PRICE * _parts_of(layout, access, _LINE))
     if nvidia and access.name == "store":
         moved += _STORED_LINE * _parts_of(layout, access, _LINE)
@@ -185,8 +196,11 @@ def _parts_price(layout: DistributedLayout, access: Access, warps: int) -> float
     if lanes != _NVIDIA_LANES or len(dims) < _MATRIX or vector_of(layout, access) > 1:
         return 0.0
     held = _registers(layout, access.shape)
-    parts = sum(1 << sum(1 for row in held if row[dim]) for dim in dims)
-    return _PART * warps * parts * access.weight
+    parts = sum(
+        (1 << sum(1 for row in held if row[dim])) * (_OFFSET if dim in access.alike else _PART)
+        for dim in dims
+    )
+    return warps * parts * access.weight
 
 
 def _rows_of(layout: DistributedLayout, access: Access) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Callable, Collection, Optional, Sequence
 
@@ -14,6 +14,7 @@ from gluon_write.solver.candidates import MOST, candidates
 from gluon_write.solver.eliminate import Tables
 from gluon_write.solver.prices import conversion_price, conversion_table, price
 from gluon_write.solver.unknowns import AnyLayout, Graph, Relation, Unknown
+from gluon_write.tracing.budget import PRICED, exhausted, spend
 from gluon_write.tracing.buffers import shared_price
 
 __all__ = ["Problem", "Solution", "plan_of", "solve"]
@@ -48,6 +49,11 @@ class Solution:
             "the problem is too large to solve exactly: these are the best layouts that the search reached, "
             f"and others cost at most {part:.0f}% less"
         )
+
+    def cut_short(self) -> Solution:
+        """Return the same choice, where forms that convert less were not compared: they cost no less than all ops."""
+        ops = (float(table.min()) for _, table in self.problem.factors[: self.problem.own])
+        return replace(self, exact=False, bound=min(self.bound, sum(ops)))
 
     def next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
         """Return the best other layout of an unknown, and the total price with it."""
@@ -110,6 +116,33 @@ class _Alike:
 
     form: tuple[Any, ...]
     relation: Relation = field(compare=False)
+
+
+@dataclass(frozen=True)
+class _Same:
+    """Hold an unknown and, in `form`, whether the kernel has products; two are equal where layouts cost them the same."""
+
+    form: tuple[tuple[Any, ...], bool]
+    unknown: Unknown = field(compare=False)
+
+
+@lru_cache(maxsize=1 << 10)
+def _own(same: _Same, layouts: tuple[Any, ...]) -> np.ndarray:
+    """Return the prices of layouts for the ops of an unknown; a kernel has many unknowns with the same ops."""
+    table = np.array([_price(layout, same.unknown, same.form[1]) for layout in layouts])
+    table.flags.writeable = False
+    return table
+
+
+def _price(layout: Any, one: Unknown, multiplies: bool) -> float:
+    if one.first is not None:
+        return 0.0  # a buffer: its accesses are relations
+    if one.scans and not isinstance(layout, BlockedLayout):
+        return float("inf")
+    try:
+        return price(layout, one, one.warps, multiplies)
+    except GluonError:
+        return float("inf")
 
 
 @lru_cache(maxsize=1 << 10)
@@ -175,21 +208,11 @@ class Problem:
         self.multiplies = graph.multiplies()
         self.factors: list[tuple[tuple[int, ...], np.ndarray]] = []
         for one in graph.unknowns:
-            cells = [self._own(layout, one) for layout in lists[one.number]]
-            self.factors.append(((one.number,), np.array(cells)))
+            alike = one.form(), self.multiplies
+            self.factors.append(((one.number,), _own(_Same(alike, one), tuple(lists[one.number]))))
         self.own = len(self.factors)  # the relations' follow, in their order
         for relation in graph.relations:
             self._relate(relation)
-
-    def _own(self, layout: Any, one: Unknown) -> float:
-        if one.first is not None:
-            return 0.0  # a buffer: its accesses are relations
-        if one.scans and not isinstance(layout, BlockedLayout):
-            return float("inf")
-        try:
-            return price(layout, one, one.warps, self.multiplies)
-        except GluonError:
-            return float("inf")
 
     def _relate(self, relation: Relation) -> None:
         first, second = relation.source.number, relation.result.number
@@ -220,9 +243,13 @@ def solve(graph: Graph, hopeful: bool = False) -> Solution:
     Args:
         hopeful: conversions of vectors cost little: they may be computed again where they are used.
     """
+    if exhausted():
+        quick = _solved(graph, _lists(graph, few=True), hopeful)
+        if np.isfinite(quick.price):
+            return quick
     solution = _solved(graph, _lists(graph), hopeful)
     cut_off = any(len(layouts) >= MOST for layouts in solution.lists.values())
-    if np.isfinite(solution.price) and not cut_off:
+    if np.isfinite(solution.price) and (not cut_off or exhausted()):
         return solution
     # Lists that are cut off may lack the layouts that fit best; those that begin at few tensors are whole.
     few = _solved(graph, _lists(graph, few=True), hopeful)
@@ -236,7 +263,8 @@ def solve(graph: Graph, hopeful: bool = False) -> Solution:
 def _lists(graph: Graph, few: bool = False) -> dict[int, list[AnyLayout]]:
     """Return `candidates` of a graph, which is solved with and without hope."""
     if few not in graph.candidates:
-        graph.candidates[few] = candidates(graph, few)
+        lists = graph.candidates[few] = candidates(graph, few)
+        spend(PRICED * sum(map(len, lists.values())))
     return graph.candidates[few]
 
 

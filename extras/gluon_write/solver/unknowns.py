@@ -31,6 +31,7 @@ class Access:
         strides: the elements per step of each dimension (None: far).
         together: neighbours that are surely aligned, and that a mask treats alike.
         place: of the call. least: bits that a thread has to move at once; 0 of loads and stores.
+        alike: dimensions along which all elements have one condition.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Access:
     together: int = 64
     place: Optional[Place] = None
     least: int = 0
+    alike: tuple[int, ...] = ()
 
     def form(self) -> tuple[Any, ...]:
         """Return the arguments of an access that costs as much, but for where it is in the source."""
@@ -101,6 +103,13 @@ class Unknown:
     warps: int = 0
     run: int = 1
     compiled: bool = True
+
+    def form(self) -> tuple[Any, ...]:
+        """Return all that the price of a layout depends on, but for the layout."""
+        accesses = tuple((access.form(), access.alike) for access in self.accesses)
+        ops = accesses, tuple(self.reductions), tuple(self.scans), self.steps, self.compiled
+        kind = self.fixed is None, self.first is None, self.warps, self.run
+        return tuple(self.shape), self.bits, ops, kind
 
     @property
     def names(self) -> list[str]:

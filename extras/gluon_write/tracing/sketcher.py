@@ -25,6 +25,7 @@ from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import unwrap_shape
 from gluon_write.text.syntax import nodes_in
+from gluon_write.tracing.budget import TRACED, spend
 from gluon_write.tracing.buffers import first_layout
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
 
@@ -493,6 +494,7 @@ def sketch(
                 fn, signature, constexprs, attrs, backend=backend, target=twin,
                 options=backend.compiler.options(twin, asked), kind=kind,
             )  # fmt: skip
+            spend(TRACED * len(drawn.kept))
             return drawn
         except GluonError as error:
             if len(ranks) > known:

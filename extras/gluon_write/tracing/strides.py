@@ -98,6 +98,13 @@ class Strides:
         most = min(self._start(context, pointer, dim), self._run(context, pointer, dim))
         return most if mask is None else min(most, self._constancy(context, mask, dim))
 
+    def alike(self, context: Any, mask: Any, dims: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the dimensions along which a mask treats all elements alike."""
+        every = enumerate(dims)
+        if mask is None:
+            return tuple(range(len(dims)))
+        return tuple(d for d, n in every if self._constancy(context, mask, d) >= min(n, _ALIGNED))
+
     def _constancy(self, context: Any, mask: Any, dim: int) -> int:
         """Return how many neighbours along `dim` a mask surely treats alike."""
         steps = self.of(context, mask, len(mask.type.dims))
