@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import lcm
-from time import monotonic
-from typing import Any, Optional, Sequence
+from time import thread_time
+from typing import Any, Iterator, Optional, Sequence
 
 import numpy as np
 
@@ -49,49 +49,50 @@ def again(
         facts: intervals of terms that do not change, and conditions that hold or do not.
         within: seconds.
     """
-    deadline = monotonic() + within
+    deadline = thread_time() + within
     before = launch.memory.contents()
-    try:
-        alike: list[tuple[dict[Term, int], str]] = [({}, "in one program, launched as in the file")]
-        bounds, chosen = facts
-        signature = launch.kernel.signature
-        known = signature.integers(launch.values)
-        usual = {term("arg", i): value for i, value in known.items()}
-        usual[term("programs", 0)] = 1
-        usual[term("program", 0)] = 0
-        tried = set()
-        for more in _MORE:
-            for longer in (True, False):
-                try:
-                    limits = _longer(lowered, arithmetic, facts, more) if longer else bounds
-                    arguments = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
-                except TimeIsOver:
-                    arguments = None
-                if arguments is None:
-                    continue
-                changed = {
-                    t: v for t, v in arguments.items() if t.name == "arg" and v != usual.get(t)
-                }
-                key = tuple(sorted((t.args, v) for t, v in changed.items()))
-                if key in tried or not changed:
-                    continue
-                tried.add(key)
-                conditions = ", ".join(
-                    f"{signature.leaves[t.args[0]]}={v}" for t, v in changed.items()
-                )
-                alike.append((changed, f"in one program, launched with {conditions}"))
-                break
-        for index, (changed, conditions) in enumerate(alike):
-            left = deadline - monotonic()
-            if left <= 0:
-                break
-            error = _once(launch, changed, conditions, left / (len(alike) - index))
+    tried, most = 0, len(_MORE) + 2
+    for changed, conditions in _launches(launch, lowered, arithmetic, facts):
+        left = deadline - thread_time()
+        if left <= 0:
+            break
+        try:
+            error = _once(launch, changed, conditions, left / (most - tried))
+        finally:
             launch.memory.restore(before)
-            if error is not None:
-                return error, conditions
-        return None, f"{len(alike)} launches were tried"
-    finally:
-        launch.memory.restore(before)
+        if error is not None:
+            return error, conditions
+        tried += 1
+    return None, f"{tried} launches were tried"
+
+
+def _launches(
+    launch: Launch, lowered: Lowered, arithmetic: Arithmetic, facts: Any
+) -> Iterator[tuple[dict[Term, int], str]]:
+    """Yield the arguments that a launch changes, and its description: that of the file first, then those with more and more rounds."""
+    yield {}, "in one program, launched as in the file"
+    bounds, chosen = facts
+    signature = launch.kernel.signature
+    known = signature.integers(launch.values)
+    usual = {term("arg", i): value for i, value in known.items()}
+    usual[term("programs", 0)] = 1
+    usual[term("program", 0)] = 0
+    tried = set()
+    for more in (*_MORE, None):
+        try:
+            limits = bounds if more is None else _longer(lowered, arithmetic, facts, more)
+            arguments = arithmetic.arguments(arithmetic.constraints(limits, chosen), usual)
+        except TimeIsOver:
+            return
+        changed = {
+            t: v for t, v in (arguments or {}).items() if t.name == "arg" and v != usual.get(t)
+        }
+        key = tuple(sorted((t.args, v) for t, v in changed.items()))
+        if key in tried or not changed:
+            continue
+        tried.add(key)
+        conditions = ", ".join(f"{signature.leaves[t.args[0]]}={v}" for t, v in changed.items())
+        yield changed, f"in one program, launched with {conditions}"
 
 
 def _longer(lowered: Lowered, arithmetic: Arithmetic, facts: Any, more: int) -> list[Any]:
