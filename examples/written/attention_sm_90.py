@@ -123,8 +123,8 @@ def attention(
         start_ahead += BN
         score = score_product * scale
         higher = gl.maximum(largest, gl.max(score, axis=1))
-        kept = gl.exp(largest - higher)
-        weight = gl.exp(score - higher[:, None])
+        kept = gl.exp2((largest - higher) * 1.4426950408889634)
+        weight = gl.exp2(score * 1.4426950408889634 - (higher * 1.4426950408889634)[:, None])
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
         total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
         largest = higher
@@ -165,8 +165,8 @@ def attention(
         score = score_product * scale
         score = gl.where(keys[None, :] < length, score, -1e30)
         higher = gl.maximum(largest, gl.max(score, axis=1))
-        kept = gl.exp(largest - higher)
-        weight = gl.exp(score - higher[:, None])
+        kept = gl.exp2((largest - higher) * 1.4426950408889634)
+        weight = gl.exp2((score - higher[:, None]) * 1.4426950408889634)
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
         total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
         largest = higher

@@ -29,7 +29,7 @@ from gluon_write.pipelines.buffered import buffered
 from gluon_write.pipelines.early_loads import loaded_early
 from gluon_write.pipelines.gathered import with_gathered_bases
 from gluon_write.pipelines.load_order import ordered
-from gluon_write.pipelines.loads_ahead import loaded_ahead
+from gluon_write.pipelines.loads_ahead import loaded_ahead, vectors_ahead
 from gluon_write.pipelines.prefetch import prefetched
 from gluon_write.pipelines.reductions_ahead import reduced_ahead
 from gluon_write.pipelines.stage import staged
@@ -37,6 +37,7 @@ from gluon_write.pipelines.sums_ahead import summed_ahead
 from gluon_write.pipelines.tiles_ahead import tiles_ahead
 from gluon_write.preferred import chosen_form, chosen_warps
 from gluon_write.rewrites.adjacent import with_adjacent_loops, with_shared_names
+from gluon_write.rewrites.exponentials import with_fused_differences
 from gluon_write.rewrites.first_products import with_first_products
 from gluon_write.rewrites.guard import guarded
 from gluon_write.rewrites.hoist import hoisted
@@ -220,10 +221,11 @@ def _loading_ahead(
     chosen: Chosen, traced: Callable[..., Sketch], stages: int, target: Target, options: Any
 ) -> Chosen:
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
-    if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
+    if stages < 2 or not target.has("nvidia.cp_async"):
         return chosen
     threads = int(options.num_warps) * target.warp_size
-    forms: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    in_partitions: tuple[tuple[Any, Callable[..., Any]], ...] = ((vectors_ahead, vector_of),)
+    whole: tuple[tuple[Any, Callable[..., Any]], ...] = (
         (partial(loaded_ahead, traced), _aligned),
         (summed_by_threads, vector_of),
         (summed_ahead, vector_of),
@@ -232,7 +234,7 @@ def _loading_ahead(
         (with_gathered_bases, vector_of),
         (loaded_early, held_by),
     )
-    for written, run_of in forms:
+    for written, run_of in in_partitions if chosen.drawn.warps else whole:
         runs = {
             access.place: run_of(chosen.solution.chosen[one.number], access)
             for one in chosen.graph.unknowns
@@ -297,6 +299,7 @@ def _formed(
         partial(with_reciprocals, target=target),
         partial(summed_by_lanes, target=target),
         guarded,
+        with_fused_differences,
     ):
         fn, drawn = _after(change, fn, drawn, traced)
     if any_order:

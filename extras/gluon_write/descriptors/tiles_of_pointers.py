@@ -111,11 +111,11 @@ def _tiled(
         if tiled is whole:
             return None
         other = traced(tiled)
-        if not _is_asked(target) and not has_several_products(other, target):
-            return None  # no groups of rows compute between products
-        alone = hoisted(tiled, other.jits)
+        alone = hoisted(tiled, other.jits)  # products within expressions are read, too
         if alone is not tiled:
             tiled, other = alone, traced(alone)
+        if not _is_asked(target) and not has_several_products(other, target):
+            return None  # no groups of rows compute between products
     except GluonError:  # tiles cannot have a place
         return None
     loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}

@@ -131,8 +131,9 @@ class SoftmaxSteps(IndexForms):
                 self.now[statement.target.id] = self._combined(
                     statement.op, left, right, statement.value
                 )
-            elif not (
-                isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+            elif not isinstance(statement, ast.Expr) or not (
+                isinstance(statement.value, ast.Constant)
+                or self.called(statement.value) is language.static_assert
             ):
                 raise NoSteps
 

@@ -32,7 +32,7 @@ from gluon_write.text.unread import without_unread
 from gluon_write.tracing.pointer_names import pointer_name
 from gluon_write.tracing.sketch import Place, Sketch, place_of
 
-__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_by"]
+__all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_by", "vectors_ahead"]
 
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 _WRITES = re.compile(
@@ -43,6 +43,8 @@ _WORD, _WIDEST = 32, 128  # bits of a register, and of a load
 # Instructions of a thread for loads of tiles next to products under way. On an H200 products of 64 to 2048 rows with weights
 # of bytes, in tiles of 64x64 and 128x128, took 0.69 to 1.00 of the time with their one load a step ahead.
 _MOST_UNDER_WAY = 2
+_LANES = 4  # that hold a row of a product, each with all its rows' columns
+_MOST_COLUMNS = 16  # registers of a thread for the columns of a vector
 Edit = tuple[int, int, list[str]]
 
 
@@ -318,6 +320,10 @@ class AheadReader(LoopReader):
                 return False
         return True
 
+    def behind(self, loop: AheadLoop) -> int:
+        """Return the line behind which a step loads for the next one, if that is late."""
+        return loop.node.end_lineno or 0
+
     # -- the text -------------------------------------------------------------------------------
 
     def _written(self, loop: AheadLoop, taken: set[str]) -> list[Edit]:
@@ -351,7 +357,7 @@ class AheadReader(LoopReader):
         before += [f"{outer}{line}" for line in fetch]
         edits: list[Edit] = [(node.lineno, node.lineno - 1, before)]
         if self.late:
-            end = node.end_lineno or 0
+            end = self.behind(loop)
             edits.append((end + 1, end, [f"{inner}{line}" for line in again]))
         now = {id(load): load.name for load in loop.loads}
         if not self.late:
@@ -407,6 +413,42 @@ class AheadReader(LoopReader):
             if statement in loop.ahead:
                 assigned |= stores(statement)
         return carried
+
+
+def vectors_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]) -> Any:
+    """Return a kernel in partitions whose loops of products load the vectors of a step during the step before, or the kernel.
+
+    Args:
+        drawn: the traced kernel. threads: of the program.
+        together: place of a load -> neighbours that one instruction can move.
+    """
+    return read_by(_VectorsAhead, fn, drawn, threads, together)
+
+
+class _VectorsAhead(AheadReader):
+    """Write loops that load the vectors of the next step right behind the last use of this step's."""
+
+    late = True
+
+    def loads_of(self, statement: ast.stmt, threads: int) -> Iterator[Load]:
+        for load in super().loads_of(statement, threads):
+            place = place_of(load.call, self.number)
+            values = self.drawn.returned.get(place, ()) if place else ()
+            words = [
+                math.prod(value.type.dims) // _LANES * _bits(value) // _WORD for value in values
+            ]
+            if load.is_vector and max(words) <= _MOST_COLUMNS:
+                yield load
+
+    def behind(self, loop: AheadLoop) -> int:
+        names = {
+            name
+            for load in loop.loads
+            for name in stores(load.statement)
+            if load.call is getattr(load.statement, "value", None)
+        }
+        used = [s for s in loop.node.body if reads(s) & names]
+        return max(s.end_lineno or 0 for s in (*used, *(load.statement for load in loop.loads)))
 
 
 def _is_under_way(call: ast.Call) -> bool:

@@ -19,7 +19,12 @@ multiplies each score twice: for the maximum, and within the difference, where t
         higher = gl.maximum(largest, gl.max(score, 1) * size)
         weight = gl.exp2(score * size - higher[:, None])
 
-Rounding keeps the order of numbers, so that the largest score is the same number.
+Rounding keeps the order of numbers, so that the largest score is the same number. Masks select -inf, which no scale but 0 changes:
+
+        score = gl.where(seen, score, float("-inf"))
+        higher = gl.maximum(largest, gl.max(score, 1) * size)
+
+A number next to 0 takes the place of that scale. A factor of the score in a difference multiplies the scale.
 """
 
 from __future__ import annotations
@@ -41,6 +46,9 @@ _MOST_DEEP = 4  # definitions within definitions
 _KINDS = ("fp16", "bf16")  # of an operand whose sign changes without rounding
 _SCORES = "fp32"
 _ABOUT = ("shape", "dtype")
+_LOWEST = ("float('-inf')", "-float('inf')")
+_SELECTED = 3  # arguments of a selection
+_LEAST = "1.1754943508222875e-38"  # the number next to 0 that units do not flush
 
 
 def with_scaled_maxima(fn: Any, drawn: Sketch) -> Any:
@@ -68,16 +76,20 @@ class _Scores:
     """Hold the products of a loop, and what scales them.
 
     Attributes:
-        scale: the expression, in the statement `scaled`. product: the name that it scales.
+        scale: the expression, in the statement `scaled`. product: the name that is scaled later.
+        kept: the text of that statement without the scale, "" where it has no other effect.
         maxima: calls of the maximum of what is scaled. others: its names in differences and the like. None of
             both: the statement stays, since another one masks the scores.
+        masked: selections keep -inf in the place of scores.
     """
 
     scaled: ast.stmt
     scale: ast.expr
     product: str
+    kept: str
     maxima: list[ast.Call]
     others: list[ast.Name]
+    masked: bool
 
 
 class _Reader(Definitions):
@@ -120,12 +132,16 @@ class _Reader(Definitions):
                 rest = one_line(self.text_of(call)).partition(",")[2]
                 text = f"{self.text_of(call.func)}({one.product},{rest}"
                 edits.append((call, self._times(call, text, size)))
-            edits += [(node, self._times(node, one.product, size)) for node in one.others]
+            edits += [self._use(node, one.product, size) for node in one.others]
         lines = edited(self.source, edits).splitlines()
         for one in sorted(listed, key=lambda one: one.scaled.lineno, reverse=True):
             if one.maxima:
-                del lines[one.scaled.lineno - 1 : one.scaled.end_lineno]
+                inner = " " * one.scaled.col_offset
+                kept = [f"{inner}{one.kept}"] if one.kept else []
+                lines[one.scaled.lineno - 1 : one.scaled.end_lineno] = kept
         indent = " " * load.col_offset
+        nonzero = f"{self.space}.where({size} == 0, {_LEAST}, {size})"
+        more = [f"{size} = {nonzero}"] if any(one.masked for one in listed) else []
         lines[load.end_lineno or 0 : load.end_lineno or 0] = [
             f"{indent}{line}"
             for line in (
@@ -134,6 +150,7 @@ class _Reader(Definitions):
                 f"if {size} < 0:",
                 f"    {name} = -{name}",
                 f"    {size} = -{size}",
+                *more,
             )
         ]
         return "\n".join(lines) + "\n"
@@ -180,17 +197,41 @@ class _Reader(Definitions):
         if name != product and (len(read) > 1 or self._leaves(product, loop)):
             return None
         after = later[later.index(scaled) + 1 :]
-        nodes = [n for s in after for n in _loads(s, name)]
+        masks = [s for s in after if self._masks(s, name)]
+        selected = {id(s.value.args[1]) for s in masks}  # type: ignore[attr-defined]
+        nodes = [n for s in after for n in _loads(s, name) if id(n) not in selected]
         asked = [n for n in nodes if getattr(self.parents[id(n)], "attr", None) in _ABOUT]
         maxima = [one for n in nodes if (one := self._maximum(n)) is not None]
         within = {id(one.args[0]) for one in maxima}
         others = [n for n in nodes if n not in asked and id(n) not in within]
         lines = {s.lineno for s in loop.body if s is not scaled}
-        early = [n for n in _loads(loop, name) if n not in nodes and not self._encloses(scaled, n)]
-        stays = masked or not maxima or any({name, product} & stores(s) for s in after)
+        known = {id(n) for n in nodes} | selected
+        early = [
+            n for n in _loads(loop, name) if id(n) not in known and not self._encloses(scaled, n)
+        ]
+        stays = masked or not maxima
+        stays |= any({name, product} & stores(s) for s in after if s not in masks)
         stays |= bool(early or {scaled.lineno, scaled.end_lineno} & lines)
         stays |= self._leaves(name, loop)
-        return _Scores(scaled, scale, product, *(([], []) if stays else (maxima, others)))
+        kept = f"{name} = {product}" if masks and name != product else ""
+        uses: Any = ([], [], False) if stays else (maxima, others, bool(masks))
+        return _Scores(scaled, scale, name if masks else product, kept, *uses)
+
+    def _masks(self, statement: ast.stmt, name: str) -> bool:
+        """Return True for `name = where(mask, name, -inf)`."""
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or self.called(call) is not language.where:
+            return False
+        assert isinstance(statement, ast.Assign)
+        own = [ast.unparse(target) for target in statement.targets] == [name]
+        if (
+            not own
+            or len(call.args) != _SELECTED
+            or call.keywords
+            or name in mentions(call.args[0])
+        ):
+            return False
+        return ast.unparse(call.args[1]) == name and ast.unparse(call.args[2]) in _LOWEST
 
     def _scale(self, node: Any, product: str) -> Optional[ast.expr]:
         """Return the scalar that a product of matrices is multiplied by; None of other expressions."""
@@ -227,6 +268,15 @@ class _Reader(Definitions):
             return None
         plain = call.args[:1] == [node] and len(call.args) + len(call.keywords) == 2
         return call if plain and all(word.arg == "axis" for word in call.keywords) else None
+
+    def _use(self, node: ast.Name, product: str, size: str) -> tuple[ast.expr, str]:
+        """Return an expression with a score, and its text with what is scaled there."""
+        outer = self.parents[id(node)]
+        if isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult):
+            other = outer.right if outer.left is node else outer.left
+            if isinstance(other, ast.Constant):
+                return outer, f"{product} * ({size} * {self.text_of(other)})"
+        return node, self._times(node, product, size)
 
     def _times(self, node: ast.expr, text: str, size: str) -> str:
         """Return a text times a number, in the place of an expression."""

@@ -507,7 +507,7 @@ def build(
         relations.append(
             Relation(
                 kind, first, second, detail, ends[0].dims, ends[1].dims, bits, wrap, called,
-                op.loc.line, weight, inverse, drawn.room,
+                op.loc.line, weight, inverse, drawn.room, bool(drawn.warps),
             )
         )  # fmt: skip
     known: dict[Any, dict[Any, Any]] = {}

@@ -106,7 +106,7 @@ def plan_of(
 
 
 def _conversion(relation: Relation, source: Any, result: Any, shape: tuple[int, ...]) -> float:
-    around = relation.bits, relation.source.warps, relation.weight == 1, relation.room
+    around = relation.bits, relation.source.warps, relation.waits, relation.room
     return conversion_price(source, result, shape, *around)
 
 
@@ -159,7 +159,7 @@ def _prices(relation: Relation, sources: Sequence[Any], results: Sequence[Any]) 
     if relation.kind == "view":
         view = relation.detail
         return [[_shared_price(s, r, view, warps) * weight for r in results] for s in sources]
-    around = relation.bits, warps, weight == 1, relation.room
+    around = relation.bits, warps, relation.waits, relation.room
     if relation.kind == "convert":
         return conversion_table(sources, results, relation.source_shape, *around) * weight
     ahead, failed = _inferred(relation.forward, sources)

@@ -133,6 +133,7 @@ class Relation:
         wrap: ("before" or "after", site), None where no conversion is possible.
         inverse: of "infer", the function from the result's layout to an operand's.
         room: bytes of shared memory that a conversion can have, 0 for any number.
+        partitioned: the kernel has partitions, whose warps wait for each other next to products under way.
         known: the layouts that its rule has given so far; relations with one rule share them.
     """
 
@@ -149,13 +150,19 @@ class Relation:
     weight: int = 1
     inverse: Any = None
     room: int = 0
+    partitioned: bool = False
     known: dict[tuple[str, DistributedLayout], Any] = field(default_factory=dict, repr=False)
 
     def form(self) -> tuple[Any, ...]:
         """Return all that the price of the relation depends on, but for the two layouts."""
         place = self.wrap and self.wrap[0]
-        around = self.source.warps, self.weight, self.bits, self.room
+        around = self.source.warps, self.weight, self.bits, self.room, self.partitioned
         return self.rule(), place, around
+
+    @property
+    def waits(self) -> bool:
+        """Return True if the barriers of a vector's conversion have their full price: other programs hide a part of it in loops."""
+        return self.weight == 1 or self.partitioned
 
     def rule(self) -> tuple[Any, ...]:
         """Return all that the layout at one end depends on, but for that at the other."""

@@ -119,11 +119,14 @@ class _Branches(Form):
                 continue
             operands = [one for call in products for one in operands_of(call)]
             wanted = {name for one in operands for name in reads(one)}
+            if len(products) > 1:
+                wanted |= stores(loop)  # masks and biases between products, which have prices
             loading = [one for one in loop.body if isinstance(one, ast.If) and stores(one) & wanted]
             for statement in [*self._describing(), *loading]:
                 new = self._taken(statement, constants)
                 if new is not None and all(statement not in nodes_in(other) for other, _ in edits):
-                    edits.append((statement, new))
+                    nothing = statement in loading and [line.strip() for line in new] == ["pass"]
+                    edits.append((statement, [] if nothing else new))
         lines = self.source.splitlines()
         for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
             lines[statement.lineno - 1 : statement.end_lineno] = new
