@@ -60,7 +60,7 @@ ALONE = frozenset(
     "tile_gathered tile_scanned tile_rotated tile_picked tile_counted tile_running".split()
 )
 # A launch counts in memory that it has to find as it was: restored before each, whose time is taken off.
-RESTORED = frozenset(["lookback", "stream_k", "sorted_experts", "exclusive_sums"])
+RESTORED = frozenset(["lookback", "stream_k", "sorted_experts", "exclusive_sums", "joined_decode"])
 TOLERANCE = 2e-2  # of results in float16 and less; the others have a tenth
 MOST_APART = 1e-3  # share of a result's elements beyond it
 

@@ -11,6 +11,7 @@ import numpy as np
 from gluon_core.plugin.targets import Target
 from gluon_write.rewrites.held import held
 from gluon_write.rewrites.operand_buffers import with_operand_buffers
+from gluon_write.rewrites.overlapped import overlapped
 from gluon_write.rewrites.recompute import recomputing_texts
 from gluon_write.solver.graph import build
 from gluon_write.solver.refusals import of_conflict
@@ -55,7 +56,7 @@ def solved(
     room = target.architecture.limits.shared_memory
     group = int(options.num_warps) if target.has("nvidia.wgmma") else 0
     group = group if group >= GROUP else 0
-    for written in (partial(held, room=room, group=group), with_operand_buffers):
+    for written in (partial(held, room=room, group=group), with_operand_buffers, overlapped):
         other = written(fn, drawn)
         if other is not fn:
             fn, drawn = other, traced(other)
