@@ -9,7 +9,8 @@
 becomes a loop that loads the words of the next step before it unpacks those of this one. Where addresses come
 from memory, as the numbers of pages or of rows to gather, these alone are loaded a step ahead: what they name
 would take registers, and the room of other programs with them. So would factors of a loop's one product,
-which are on their way while it runs. Loads of less than a word each take many instructions: the last step branches around
+which are on their way while it runs. Where a step writes memory, vectors alone run ahead, past the writes as copies do,
+if other arguments of the kernel are their pointers. Loads of less than a word each take many instructions: the last step branches around
 them.
 """
 
@@ -39,6 +40,7 @@ _WRITES = re.compile(
     r"store|atomic|inline_asm|print|barrier|scatter|shared_to_global|async_copy_local"
 )
 _PRODUCTS = re.compile(r"mma|dot")
+_COPIES = "async_copy"
 _WORD, _WIDEST = 32, 128  # bits of a register, and of a load
 # Instructions of a thread for loads of tiles next to products under way. On an H200 products of 64 to 2048 rows with weights
 # of bytes, in tiles of 64x64 and 128x128, took 0.69 to 1.00 of the time with their one load a step ahead.
@@ -179,9 +181,13 @@ class AheadReader(LoopReader):
         """Return a loop of products with the loads that can run ahead; None of other loops."""
         calls = self.calls_of(node)
         products = [call for call in calls or () if self.multiplies(call)]
-        if not calls or not products or any(map(self._writes, calls)):
+        if not calls or not products:
             return None
         loads = [load for s in node.body for load in self.loads_of(s, threads)]
+        written = [call for call in calls if self._writes(call)]
+        if written:
+            copied = any(_COPIES in ast.unparse(call.func) for call in calls)
+            loads = [one for one in loads if copied and one.is_vector and self._apart(one, written)]
         if any(map(_is_under_way, calls)):
             tiles = [load.call for load in loads if not load.is_vector]
             if sum(self.instructions(call, threads) for call in tiles) > _MOST_UNDER_WAY:
@@ -271,6 +277,29 @@ class AheadReader(LoopReader):
         if called in self.drawn.jits:
             return bool(_WRITES.search(called.src))
         return bool(_WRITES.search(str(getattr(called, "__name__", ""))))
+
+    def _apart(self, load: Load, written: Sequence[ast.Call]) -> bool:
+        """Return True if a load has another argument of the kernel for its pointer than those that write."""
+        own, others = self._argument(load.call), [self._argument(call) for call in written]
+        return not self.number and own is not None and None not in others and own not in others
+
+    def _argument(self, call: ast.Call) -> Optional[str]:
+        """Return the argument of the function that the address of an access begins with."""
+        name = pointer_name(self.drawn.jits, place_of(call, self.number))
+        arguments = {arg.arg for arg in nodes_in(self.tree.args) if isinstance(arg, ast.arg)}
+        before: set[str] = set()
+        while name and name not in arguments and name not in before:
+            before.add(name)
+            values = [
+                s.value
+                for s in nodes_in(self.tree)
+                if isinstance(s, ast.Assign) and name in stores(s)
+            ]
+            value: Any = values[0] if len(values) == 1 else None
+            while isinstance(value, ast.BinOp):
+                value = value.left
+            name = value.id if isinstance(value, ast.Name) else ""
+        return name if name in arguments else None
 
     def _follow(self, load: Load, loads: Sequence[Load], node: ast.For) -> set[str]:
         """Return the names whose values a step computes from a load, other loads left out."""

@@ -99,6 +99,7 @@ class Operands(Form):
         names: dict[_Key, str] = {}
         shapes: dict[_Key, Any] = {}  # of the products that it was converted for
         stored: set[_Key] = set()  # of those that shared memory holds
+        first: dict[tuple[int, str], _Key] = {}  # loop and first operand -> of what it multiplies
         edits: list[tuple[ast.expr, str]] = []
         for operand, loop, product in self._operands(self.tree, []):
             text, shape = self.before_loop(operand, loop), self._shapes(product)
@@ -107,8 +108,8 @@ class Operands(Form):
             before = [(one.lineno, text, role) for one in others]
             alike = [key for key in before if shape and shapes.get(key) == shape]
             key = alike[0] if alike else (loop.lineno, text, role)
-            if role == "second" and (loop.lineno, text, "first") in stored:
-                key = (loop.lineno, text, "first")  # both are read by rows
+            if role == "second":
+                key = first.get((loop.lineno, text), key)  # both are read by rows
             if key not in names:
                 parts = (n for n in nodes_in(operand) if isinstance(n, ast.Name))
                 word = next(part.id for part in parts if self._is_tensor(part))
@@ -116,6 +117,8 @@ class Operands(Form):
                 shapes[key] = shape
                 if role and self._fits(operand):
                     stored.add(key)
+            if role == "first" and key in stored:
+                first[loop.lineno, text] = key
             if role == "second" and key in stored:
                 edits.append((product, self._in_group(product, names[key])))
             else:
