@@ -70,6 +70,7 @@ def kernel_error(error: CompilationError, fn: Any) -> GluonError:
         spans = spans[1:]  # the stack ended anywhere in the innermost
     # A mistake in calling a library function is a mistake at the call.
     own = [span for span in spans if span is not None and not is_library(span.file)] or spans[:1]
+    own = own[own[:1] == own[1:2] :]  # an op of the library's has the place of its call
     result.span, result.calls = own[0], tuple(own[1:])
     Exception.__init__(result, message)
     return result

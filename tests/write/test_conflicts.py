@@ -10,7 +10,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import DtypeError, KernelWarning, LayoutError, ShapeError
+from gluon_core.errors import DtypeError, GluonError, KernelWarning, LayoutError, ShapeError
 from gluon_core.registry.load import registry
 from gluon_write.command import written
 from gluon_write.solver import eliminate
@@ -276,6 +276,38 @@ def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(case, kind, wor
     first, text = mistaken.fn.__code__.co_firstlineno + 1, str(report.value)
     assert re.sub(r"{(\d+)}", lambda n: str(first + int(n[1])), words) in text
     assert f"test_conflicts.py:{first + line}:" in text
+
+
+@gluon.jit(layouts="auto")
+def narrow(a, out, CASE: gl.constexpr, M: gl.constexpr):
+    i = gl.arange(0, M)
+    x = gl.load(a + i[:, None] * M + i[None, :])
+    if CASE == "rows":
+        tile = gl.allocate_shared_memory(gl.float16, [M, M], value=x)
+        x = gl.nvidia.hopper.warpgroup_mma(tile, tile, gl.zeros([M, M], gl.float32))
+    elif CASE == "unit":
+        blocked: gl.constexpr = gl.BlockedLayout([1, 4], [16, 4], [4, 1], [1, 0])
+        x = gl.amd.cdna3.mfma(x, x, gl.zeros([M, M], gl.float32, layout=blocked))
+    else:
+        x = gl.sum(x, 2)
+    gl.store(out + i[:, None] * M + i[None, :], x)
+
+
+@pytest.mark.parametrize(
+    ("case", "target", "words", "line"),
+    [
+        ("rows", "sm_90", "takes, got fp16 [32, 32] @ fp16 [32, 32] with 4 warps. Use larger tiles, or gl.portable.mma", 6),
+        ("unit", "gfx942", "acc: not the accumulator of MFMA; expected AMDMFMALayout(...), got BlockedLayout(", 9),
+        ("axis", "sm_90", "axis: the axis is out of range; expected -2 to 1, got 2", 11),
+    ],
+)  # fmt: skip
+def test_operands_that_an_op_does_not_take(case, target, words, line):
+    a, out = np.zeros((32, 32), np.float16), np.zeros((32, 32), np.float32)
+    with pytest.raises(GluonError) as report:
+        narrow[(1,)](a, out, case, 32, target=f"sim:{target}")
+    text = str(report.value)
+    assert words in text and "called from" not in text
+    assert f"test_conflicts.py:{narrow.fn.__code__.co_firstlineno + line}:" in text
 
 
 def test_a_cluster_is_refused_with_its_reason(tmp_path):

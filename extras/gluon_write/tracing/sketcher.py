@@ -326,6 +326,8 @@ class _Sketcher(KernelGenerator):
         return self._with_values(node, named)
 
     def _operand_layout(self, index: int, value: Any, parent: Any, chosen: Any) -> Any:
+        if isinstance(parent, BlockedLayout):
+            return DotOperandLayout(index, parent, 0)  # which the unit refuses for its accumulator
         own = unwrap(getattr(chosen, "ab"[index]))
         bits = value.dtype.primitive_bitwidth
         width = own.k_width if isinstance(own, DotOperandLayout) else max(1, 32 // bits)
@@ -333,10 +335,20 @@ class _Sketcher(KernelGenerator):
 
     def _product(self, node: Any, called: Any, values: Any, chosen: Any) -> Any:
         """Record a product whose accumulator takes the layout of the unit wherever it comes from."""
-        acc = values[2]
+        a, b, acc = values
+        parent = unwrap(chosen.accumulator)
+        grouped = unwrap(chosen.lowering) == "wgmma"
+        if isinstance(parent, BlockedLayout) or grouped != ("warpgroup" in called.__name__):
+            tiles = " @ ".join(f"{v.dtype} {shape_of(v)}" for v in (a, b))
+            raise ShapeError(
+                f"{called.__name__} has no layout for an accumulator of these products",
+                argument="acc",
+                expected="tiles that the matrix unit takes",
+                got=f"{tiles} with {self.builder.options.num_warps} warps",
+                remedy="Use larger tiles, or gl.portable.mma, which takes any.",
+            )
         op = self.builder.record("mma", tuple(v.handle for v in values), [acc.handle.type])
         op.attrs["places"] = self._places(node, called)
-        parent = unwrap(chosen.accumulator)
         op.attrs["layouts"] = [
             self._operand_layout(i, value, parent, chosen) if isinstance(value, tl.tensor) else None
             for i, value in enumerate(values[:2])
