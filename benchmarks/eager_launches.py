@@ -26,7 +26,6 @@ BATCH, ROUNDS = 200, 60
 
 def launches() -> dict[str, Any]:
     """Return the makers of the launches: pointers, descriptors, and attention whose form the host chooses."""
-    from twin_cases import attention
     from twin_gemm_cases import over_tiles, strided
 
     tile = (64, 64, 64)
@@ -36,8 +35,27 @@ def launches() -> dict[str, Any]:
         "GEMM by descriptors that the kernel makes": over_tiles(
             "described", 64, 64, 64, tile, 4, 3, TRANSPOSED=False, BIAS=False
         ),
-        "attention in one form of two": attention(1, 2, 1, 128, 64, 128, 64, 4),
+        "attention, whose form the host chooses": attention,
     }
+
+
+def attention() -> Any:
+    """Return the launch of an attention by pointers, which is a kernel of the tests."""
+    from twin_cases import Launch, empty, normal
+
+    q, k, v = (normal(2, 128, 64) for _ in range(3))
+    o = empty(2, 128, 64)
+    words = dict(HEAD=64, BLOCK_M=128, BLOCK_N=64, CAUSAL=False, num_warps=4, num_stages=2)
+    return Launch("products", "attention_kernel", (1, 2), [q, k, v, o, 0.125, 128], words, [o])
+
+
+def forms(launch: Any, folder: Path) -> list[Any]:
+    """Return the kernel of a launch as plain Triton and without layouts."""
+    from layout_free_cases import both
+    from twin_cases import twins
+
+    modules = (both if launch.file == "products" else twins)(launch.file, folder)
+    return [getattr(module, launch.kernel) for module in modules]
 
 
 def timed(runs: dict[str, Callable[[], Any]], order: random.Random) -> dict[str, float]:
@@ -68,7 +86,7 @@ def main() -> int:
     asked = parser.parse_args()
     import torch
     import triton
-    from twin_cases import Twins, twins
+    from twin_cases import Twins
 
     if not torch.cuda.is_available():
         print("there is no GPU here", file=sys.stderr)
@@ -82,9 +100,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, make in launches().items():
             launch = make()
-            plain, free = (
-                getattr(form, launch.kernel) for form in twins(launch.file, Path(folder))
-            )
+            plain, free = forms(launch, Path(folder))
             args, words = launch.args, launch.words
             runs = Twins(
                 {

@@ -47,7 +47,14 @@ def over_tiles(kernel: str, M: int, N: int, K: int, tile: tuple[int, int, int], 
         c = empty(M, N, dtype="bfloat16" if dtype == "float8_e4m3fn" else dtype)
         results, column = [c], normal(N, dtype="float32")
         if kernel == "scaled_bytes":
-            args = [a, b, normal(M, dtype="float32"), column, normal(N, dtype="float32"), c]
+            args = [
+                a,
+                b,
+                normal(M, dtype="float32", scale=1e-3),
+                column,
+                normal(N, dtype="float32"),
+                c,
+            ]
         elif kernel == "byte_weights":
             args = [a, b, column, c]
         elif kernel == "activated":

@@ -9,8 +9,13 @@ from gluon_core import language as gl
 
 
 # Layouts for nvidia:sm_90, *fp16:16, *fp16:16, *fp16:16, i32:16, i32:16, i32:16.
+# Launched with launch_pdl=True, it begins while the kernel in front ends.
 @gluon.jit
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    # The kernel in front may still run.
+    gl.inline_asm_elementwise(
+        "griddepcontrol.wait; mov.b32 $0, $1;", "=r,r", [0], gl.int32, False, 1
+    )
     row, column = gl.program_id(0) * BM, gl.program_id(1) * BN
     layouts: gl.constexpr = gl.portable.mma_layouts(
         BM, BN, BK, a.dtype.element_ty, b.dtype.element_ty, operands="shared"
@@ -46,6 +51,6 @@ if __name__ == "__main__":
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((128, 128)).astype(np.float16) for _ in range(2))
     c = np.zeros((128, 128), np.float16)
-    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64)
+    matmul[(1, 1)](a, b, c, 128, 128, 128, 128, 128, 64, launch_pdl=True)
     wanted = a.astype(np.float32) @ b.astype(np.float32)
     print("right:", np.allclose(c, wanted, atol=0.05))

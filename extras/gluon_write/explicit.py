@@ -159,7 +159,8 @@ def _finished(
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
         if ahead is not fn:
-            chosen = solved(ahead, traced(ahead), traced, target, options)
+            own = awaiting(ahead, traced(ahead), traced, target, options)
+            chosen = solved(*own, traced, target, options)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
                 chosen = _loading_ahead(chosen, traced, stages, target, options)
                 best = improved(chosen, traced, target, options)

@@ -55,16 +55,23 @@ def multiply_counted(a, b, c, counts, M, N, K, BM: gl.constexpr, BN: gl.constexp
     gl.portable.store(gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN]), [row, column], acc.to(gl.float16))  # fmt: skip
 
 
-def run(kernel, own=False):
+def run(kernel, own=False, form="specialized"):
     """Return the kernel that ran, right on the simulator."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((128, 128)).astype(np.float16) for _ in range(2))
     c, counts = np.zeros((128, 128), np.float16), np.array([128], np.int32)
     sizes = 128, 128, 128, 128, 128, 64
-    with preferred_form("specialized"):
+    with preferred_form(form):
         ran = kernel[(1, 1)](a, b, c, counts, *sizes, own, target="sim:sm_90")
     assert np.allclose(c, a.astype(np.float32) @ b, atol=0.1)
     return ran
+
+
+def test_a_loop_of_one_product_waits_and_allows_nothing(chosen_sources):
+    assert run(multiply, form="pipelined").metadata.launch_pdl
+    text = chosen_sources[0]
+    assert text.count(WAIT) == 1 and text.index(WAIT) < text.index("gl.portable.descriptor(")
+    assert "pipeline(" in text and "launch_dependents" not in text
 
 
 def test_partitions_wait(chosen_sources):

@@ -31,3 +31,27 @@ def test_each_tile_is_copied(chosen_sources):
     whole = a.astype(np.float32).reshape(2, 16, 64).sum(0)
     assert np.array_equal(c, whole @ b.astype(np.float32))
     assert "x_2_ring" in chosen_sources[0] and "x_ring" in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def rectified(a, b, c, scales, K, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply the positive numbers of a matrix, whose tiles keep their name, and which columns of it scale."""
+    row, step = gl.arange(0, B), gl.arange(0, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + row[:, None] * K + (k + step)[None, :])
+        scale = gl.load(scales + k + step)
+        x = (gl.maximum(x, 0.0) * scale[None, :]).to(gl.float16)
+        y = gl.load(b + (k + step)[:, None] * B + row[None, :])
+        acc = gl.portable.mma(x, y, acc)
+    gl.store(c + row[:, None] * B + row[None, :], acc)
+
+
+def test_a_tile_that_a_step_changes_is_copied(chosen_sources):
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(-3, 4, size).astype(np.float16) for size in ((64, 96), (96, 64)))
+    c, scales = np.zeros((64, 64), np.float32), rng.integers(0, 3, 96).astype(np.float32)
+    rectified[(1,)](a, b, c, scales, 96, 64, 32, num_stages=3, target="sim:sm_90")
+    assert np.array_equal(c, np.maximum(a, 0) * scales @ b.astype(np.float32))
+    assert "x_2 = x_2_ring.index(slot).load()" in chosen_sources[0]
+    assert "scale = scale_ring.index(slot).load()" in chosen_sources[0]

@@ -13,9 +13,18 @@ from gluon_core import language as gl
 from gluon_core._triton import VERSION
 from gluon_sim.settings import using
 from gluon_write.porting.port import port
+from gluon_write.preferred import preferred_form
 from tests.write.products import code, operands, product
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(10)]
+
+
+@pytest.fixture(autouse=True)
+def copied_through_pointers():
+    """Keep tiles of pointers from those of descriptors, which Hopper's unit copies."""
+    with preferred_form("pipelined"):
+        yield
+
 
 FOLDER = Path(__file__).parent / "triton_kernels"
 

@@ -8,9 +8,17 @@ import pytest
 import gluon_core as gluon
 from gluon_core import language as gl
 from gluon_sim.settings import using
+from gluon_write.preferred import preferred_form
 from tests.write.products import code, operands, product
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+
+@pytest.fixture(autouse=True)
+def copied_through_pointers():
+    """Keep tiles of pointers from those of descriptors, which Hopper's unit copies."""
+    with preferred_form("pipelined"):
+        yield
 
 
 @gluon.jit

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from gluon_sim.settings import using
+from gluon_write.preferred import preferred_form
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(2)]
+
+
+@pytest.fixture(autouse=True)
+def copied_through_pointers():
+    """Keep tiles of pointers from those of descriptors, which Hopper's unit copies."""
+    with preferred_form("pipelined"):
+        yield
+
 
 TEXT = """
 import gluon_core as gluon

@@ -44,7 +44,7 @@ FORM = {
 M, N, K = 150, 80, 80
 
 
-def launched(folder, target="sim:hopper", height=M, depth=K, dtype=np.float32, **changes):
+def launched(folder, target="sim:hopper", height=M, depth=K, dtype=np.float32, form="specialized", stages=4, **changes):  # fmt: skip
     """Return the product of a form of the kernel, and the operands."""
     path = folder / "strided.py"
     path.write_text(HEAD + PRODUCT.format(**{**FORM, **changes}))
@@ -55,7 +55,7 @@ def launched(folder, target="sim:hopper", height=M, depth=K, dtype=np.float32, *
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((M, K), (K, N)))
     c = np.full((256, N), 7, dtype)
     ends = np.array([K - 8], np.int32)
-    with preferred_form("specialized"):
+    with preferred_form(form):
         module.product[(2, 1)](
             a,
             b,
@@ -69,7 +69,7 @@ def launched(folder, target="sim:hopper", height=M, depth=K, dtype=np.float32, *
             128,
             64,
             num_warps=8,
-            num_stages=4,
+            num_stages=stages,
             target=target,
         )
     return c, a.astype(np.float32), b.astype(np.float32)
@@ -84,6 +84,15 @@ def test_rows_modulo_their_number_end_with_the_tensor(target, tmp_path, chosen_s
     assert "descriptor(a, [max(M, 1), max(K, 1)], [stride, 1], [128, 64]" in text
     assert "descriptor(b, [max(K, 1), max(N, 1)], [N, 1], [64, 128]" in text
     assert "gl.load(" not in text and "% M" not in text
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("depth", [0, K])
+def test_one_product_has_a_ring_that_all_warps_read(depth, tmp_path, chosen_sources):
+    """Partitions do not pay with so few buffers."""
+    c, a, b = launched(tmp_path, depth=depth, form=None, stages=2)
+    assert np.allclose(c[:M], a[:, :depth] @ b[:depth], atol=1e-2) and (c[M:] == 7).all()
+    assert "gl.portable.pipeline([a_tiles, b_tiles]" in chosen_sources[0]
 
 
 MASKED = {

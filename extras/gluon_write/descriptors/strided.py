@@ -115,10 +115,14 @@ class _Reader(IndexForms):
         if any("atomic" in op.name for op in self.drawn.program.walk_ops()):
             return None  # they may order accesses, and copies by a unit have an order of their own
         written = self._written()
+        loops = [node for node in nodes_in(self.tree) if isinstance(node, (ast.For, ast.While))]
+        within = {node for loop in loops for node in nodes_in(loop)}
         edits: list[tuple[ast.expr, str]] = []
         tiles: dict[ast.Call, _Tile] = {}
         for node in nodes_in(self.tree):
             if isinstance(node, ast.Call) and self.called(node) in (language.load, language.store):
+                if self.called(node) is language.load and node not in within and self._adds_once():
+                    continue  # such as a residual, which threads load as fast
                 try:
                     tile = self._tile(node)
                     if self.called(node) is language.load and tile.base in written:
@@ -154,6 +158,11 @@ class _Reader(IndexForms):
             makers += [f"{n} = {_APART} * (1 - min(max({e}, 0), 1))" for e, n in behind.items()]
         lines[first.lineno - 1 : first.lineno - 1] = [f"{indent}{line}" for line in makers]
         return without_unread("\n".join(lines) + "\n", self.scope)
+
+    def _adds_once(self) -> bool:
+        """Return True for a kernel with one product."""
+        nodes = list(nodes_in(self.tree))
+        return sum(isinstance(n, ast.Call) and self.called(n) is portable.mma for n in nodes) == 1
 
     def _written(self) -> set[str]:
         """Return the parameters through which the kernel may store."""

@@ -10,6 +10,7 @@ from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.descriptors.describe import described
 from gluon_write.descriptors.strided import strided
+from gluon_write.loops.loops import viewed
 from gluon_write.loops.tile_loops import LoopsOfTiles
 from gluon_write.partitions.partitions import SHARERS
 from gluon_write.partitions.shared_walk import DEALT
@@ -20,7 +21,7 @@ from gluon_write.rewrites.adjacent import with_adjacent_loops
 from gluon_write.rewrites.hoist import hoisted
 from gluon_write.rewrites.inline import inlined
 from gluon_write.rewrites.wider_steps import takes_any_order, with_wider_steps
-from gluon_write.text.syntax import argument, mentions, stores
+from gluon_write.text.syntax import argument, mentions, operands_of, stores
 from gluon_write.tracing.branches import taken_alone
 from gluon_write.tracing.sketch import Sketch
 
@@ -114,8 +115,6 @@ def _tiled(
         alone = hoisted(tiled, other.jits)  # products within expressions are read, too
         if alone is not tiled:
             tiled, other = alone, traced(alone)
-        if not _is_asked(target) and not has_several_products(other, target):
-            return None  # no groups of rows compute between products
     except GluonError:  # tiles cannot have a place
         return None
     loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
@@ -136,9 +135,23 @@ def strided_tiles_pay(formed: Any, tiled: Sketch, target: Target, warps: int) ->
     """
     if _is_asked(target):
         return "tma_ring" in formed.src
+    if _multiplies_tiles(tiled, target, warps):
+        return "tma_ring" in formed.src or ".portable.pipeline(" in formed.src
     groups = "consumers=" in formed.src
     shared = f"consumers={SHARERS}" in formed.src
     return shared or groups and (_deals(formed) or _is_crowded(tiled, target, warps))
+
+
+def _multiplies_tiles(tiled: Sketch, target: Target, warps: int) -> bool:
+    """Return True if no product of a loop waits for another one: all operands are tiles."""
+    readers = [LoopsOfTiles(jit, i, tiled, target, warps) for i, jit in enumerate(tiled.jits)]
+    pairs = [(reader, loop) for reader in readers for loop in reader.loops()]
+    return bool(pairs) and all(
+        viewed(one, reader) in loop.tiles
+        for reader, loop in pairs
+        for product in loop.products
+        for one in operands_of(product)
+    )
 
 
 def _is_crowded(tiled: Sketch, target: Target, warps: int) -> bool:

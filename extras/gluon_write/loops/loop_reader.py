@@ -141,7 +141,7 @@ class LoopReader(Form):
                     issued[statement] = target.id
         return issued if len(issued) == len(loop.products) else {}
 
-    def tile(self, statement: ast.Assign) -> Optional[Tile]:
+    def tile(self, statement: ast.Assign, ranks: tuple[int, ...] = (2,)) -> Optional[Tile]:
         """Return the load of a statement `name = gl.load(pointers, mask=, other=0)`."""
         call, target = statement.value, statement.targets[0]
         if self.called(call) is not language.load or not isinstance(target, ast.Name):
@@ -154,7 +154,7 @@ class LoopReader(Form):
             return None
         if "mask" in words and not (isinstance(other, ast.Constant) and other.value == 0):
             return None
-        kind = self.type_of(call)
+        kind = self.type_of(call, ranks)
         if kind is None:
             return None
         mask = [words["mask"]] if "mask" in words else []
@@ -188,7 +188,9 @@ class LoopReader(Form):
         values = self.drawn.returned.get(place, ()) if place else ()
         return max((value.type.dims[0] for value in values if value.type.dims), default=0)
 
-    def type_of(self, call: ast.expr) -> Optional[tuple[tuple[int, ...], int]]:
+    def type_of(
+        self, call: ast.expr, ranks: tuple[int, ...] = (2,)
+    ) -> Optional[tuple[tuple[int, ...], int]]:
         """Return shape and bits of the tiles that an expression gave; None of other values."""
         place = place_of(call, self.number)
         values = self.drawn.returned.get(place, ()) if place else ()
@@ -197,7 +199,7 @@ class LoopReader(Form):
         if len(shapes) != 1 or len(bits) != 1:
             return None
         shape, width = shapes.pop(), bits.pop()
-        return (shape, width) if len(shape) == 2 and width in (8, 16, 32) else None
+        return (shape, width) if len(shape) in ranks and width in (8, 16, 32) else None
 
     def slices(self, loop: Loop) -> bool:
         """Collect the statements that the addresses need; False if one of them is no arithmetic."""

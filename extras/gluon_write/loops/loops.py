@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Optional
 
 from gluon_core import language
@@ -67,7 +68,7 @@ class Tile:
     @property
     def bytes(self) -> int:
         """Return the bytes of the tensor."""
-        return self.shape[0] * self.shape[1] * self.bits // 8
+        return prod(self.shape) * self.bits // 8
 
     def reads(self) -> set[str]:
         """Return the names that the address needs."""

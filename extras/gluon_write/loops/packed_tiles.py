@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from gluon_write.loops.loops import Loop
-from gluon_write.text.syntax import stores
+from gluon_write.text.syntax import operands_of, reads, stores
 
 __all__ = ["with_packed_tiles"]
 
@@ -27,12 +27,20 @@ def with_packed_tiles(reader: Any, loop: Loop) -> Loop:
     Args:
         reader: of the function, a `Prefetcher`.
     """
-    if not loop.issued or not any(tile.dtype for tile in loop.tiles.values()):
+    computed = loop.issued and any(tile.dtype for tile in loop.tiles.values())
+    described = any(tile.tiles for tile in loop.tiles.values())
+    if described or len(loop.products) > 1 and not computed:
         return loop
     packed = {}
+    feeding = {
+        name for product in loop.products for one in operands_of(product) for name in reads(one)
+    }
+    for statement in reversed(loop.node.body):
+        if stores(statement) & feeding:
+            feeding |= reads(statement)
     for statement in loop.node.body:
-        tile = reader.tile(statement) if isinstance(statement, ast.Assign) else None
-        if tile is None or tile.name in loop.tiles or tile.stored:
+        tile = reader.tile(statement, (1, 2)) if isinstance(statement, ast.Assign) else None
+        if tile is None or tile.name in loop.tiles or tile.stored or tile.name not in feeding:
             continue
         if sum(tile.name in stores(one) for one in loop.node.body) == 1:
             packed[tile.name] = tile

@@ -42,7 +42,7 @@ class LoopsOfTiles(LoopReader):
 
     # -- the loop -------------------------------------------------------------------------------
 
-    def tile(self, statement: ast.Assign) -> Optional[Tile]:
+    def tile(self, statement: ast.Assign, ranks: tuple[int, ...] = (2,)) -> Optional[Tile]:
         """Return the load of a statement `name = gl.portable.load(tiles, [row, column])`, perhaps with `.T`."""
         call, target = statement.value, statement.targets[0]
         transposed = isinstance(call, ast.Attribute) and call.attr == "T"
@@ -51,7 +51,7 @@ class LoopsOfTiles(LoopReader):
         if self.called(call) is not portable.load or not isinstance(target, ast.Name):
             return None
         assert isinstance(call, ast.Call)
-        kind = self.type_of(call)
+        kind = self.type_of(call, ranks)
         if kind is None or place_of(call, self.number) not in self.drawn.copied:
             return None
         if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Name):

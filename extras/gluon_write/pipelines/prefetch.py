@@ -333,8 +333,8 @@ class Prefetcher(LoopReader):
 
     def opened(self, tile: Tile, loop: Loop, dtype: str, stages: int) -> str:
         """Return the line that makes the ring of a tile."""
-        rows, columns = tile.shape[::-1] if tile.flipped else tile.shape
-        shape = f"[{stages}, {rows}, {columns}]"
+        sizes = tile.shape[::-1] if tile.flipped else tile.shape
+        shape = f"[{', '.join(map(str, (stages, *sizes)))}]"
         return f"{tile.ring} = {self.space}.allocate_shared_memory({dtype}, {shape})"
 
     def waited(self, loop: Loop, step: str, slot: str) -> list[str]:

@@ -342,11 +342,12 @@ class _Stager(Form):
             f"{indent})",
         ]
         edits = []
-        for tiles, call, part in zip((a, b), calls, ("a_shared", "b_shared")):
+        for tiles, call, part in list(zip((a, b), calls, ("a_shared", "b_shared")))[: 1 + (a != b)]:
             node = self.descriptors[tiles]
             args = ", ".join(self.text_of(arg) for arg in call.args)
             hosts = "".join(f", {w.arg}={self.text_of(w.value)}" for w in call.keywords)
-            shared = "" if loop.transposed and tiles == b else f", {names['layouts']}.{part}"
+            free = a == b or loop.transposed and tiles == b
+            shared = "" if free else f", {names['layouts']}.{part}"
             new = [
                 f"{' ' * node.col_offset}{tiles} = {self.text_of(call.func)}(",
                 f"{' ' * node.col_offset}    {args}{shared}{hosts}",

@@ -14,7 +14,7 @@ becomes
         x = gl.load(b_tile)
         other = gl.portable.mma(x, y, other)
 
-so that both may be copied ahead. The last tile keeps the name, which the next step and the text behind the loop may read.
+so that both may be copied ahead; so does a tile that a step changes, `x = gl.maximum(x, 0)`, before it is multiplied. The last tile keeps the name, which the next step and the text behind the loop may read.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Names(Form):
         taken = set(re.findall(r"\w+", self.source))
         edits: list[tuple[ast.expr, str]] = []
         for loop in nodes_in(self.tree):
-            for one, other in self._pairs(loop.body) if isinstance(loop, ast.For) else ():
+            for one, other in self._pairs(loop) if isinstance(loop, ast.For) else ():
                 assert isinstance(one.targets[0], ast.Name) and isinstance(loop, ast.For)
                 name = one.targets[0].id
                 between = loop.body[loop.body.index(one) + 1 : loop.body.index(other)]
@@ -60,15 +60,17 @@ class _Names(Form):
                 edits += [(n, fresh) for n in parts if isinstance(n, ast.Name) and n.id == name]
         return edited(self.source, edits) if edits else None
 
-    def _pairs(self, body: list[ast.stmt]) -> Iterator[tuple[ast.Assign, ast.Assign]]:
-        """Yield each load of a tile whose name another statement of a block takes, and that statement."""
+    def _pairs(self, loop: ast.For) -> Iterator[tuple[ast.Assign, ast.Assign]]:
+        """Yield each load of a tile whose name another statement of a loop takes, and that statement."""
         named: dict[str, list[ast.Assign]] = {}
-        for statement in body:
+        multiplies = any(self.called(node) is portable.mma for node in nodes_in(loop))
+        for statement in loop.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name):
                     named.setdefault(target.id, []).append(statement)
         for stored in named.values():
             loads = [s for s in stored if self.called(s.value) in (language.load, portable.load)]
-            if len(loads) >= _SEVERAL:
+            changed = multiplies and loads and stored[-1] not in loads
+            if len(loads) >= _SEVERAL or changed:
                 yield from ((s, t) for s, t in zip(stored, stored[1:]) if s in loads)

@@ -57,7 +57,7 @@ def taken_alone(fn: Any, drawn: Sketch) -> Any:
 
 
 def taken_in_loops(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
-    """Return a kernel whose loops of products load and describe operands under no condition of constants, and its trace.
+    """Return a kernel whose loops load, describe and multiply operands under no condition of constants, and its trace.
 
         if EVEN_K:
             a = gl.load(a_ptrs)
@@ -121,7 +121,10 @@ class _Branches(Form):
             wanted = {name for one in operands for name in reads(one)}
             if len(products) > 1:
                 wanted |= stores(loop)  # masks and biases between products, which have prices
-            loading = [one for one in loop.body if isinstance(one, ast.If) and stores(one) & wanted]
+            loading = [
+                one for one in loop.body
+                if isinstance(one, ast.If) and (stores(one) & wanted or self._multiplies(one))
+            ]  # fmt: skip
             for statement in [*self._describing(), *loading]:
                 new = self._taken(statement, constants)
                 if new is not None and all(statement not in nodes_in(other) for other, _ in edits):
@@ -131,6 +134,9 @@ class _Branches(Form):
         for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
             lines[statement.lineno - 1 : statement.end_lineno] = new
         return "\n".join(lines) + "\n" if edits else None
+
+    def _multiplies(self, statement: ast.stmt) -> bool:
+        return any(self.called(node) is portable.mma for node in nodes_in(statement))
 
     def _describing(self) -> list[ast.If]:
         """Return the conditions in the function's own body that choose between descriptors."""
