@@ -47,6 +47,7 @@ class Lowered:
         stores: ops that write to global memory, those of models once they were walked.
         memory: lines of loads of numbers that loops and conditions depend on.
         guessed: lines of slots that are counted from a number that any can be.
+        ends: lines of loops that only compute, and are taken to end.
         left: lines of copies that may still be under way at the end, once it was walked.
         pipelines: where steps of `gl.portable.pipeline` are fetched and waited for.
         assumed: lines of `gl.assume` that restrict the kernel's arguments.
@@ -62,6 +63,7 @@ class Lowered:
         self.stores: dict[Op, None] = {}
         self.memory: set[int] = set()
         self.guessed: dict[int, None] = {}
+        self.ends: dict[int, None] = {}
         self.left: dict[int, None] = {}
         self.pipelines: dict[Op, None] = {}
         self.assumed: dict[int, None] = {}

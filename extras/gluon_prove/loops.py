@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from gluon_prove.bounds import Bounds, Range
-from gluon_prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test
+from gluon_prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test, Used
 from gluon_prove.continued import Counted, Part
 from gluon_prove.effects import Env
+from gluon_prove.quiet import operands_within, ops_within
 from gluon_prove.smt import Arithmetic
 from gluon_prove.symbols import PROGRAM, increment, is_scalar, linear, symbolic
 from gluon_prove.values import CannotSay, Term, term
 from gluon_sim.tracing.ir import Block, Op, Value
-from gluon_sim.tracing.types import ScalarType
+from gluon_sim.tracing.types import ScalarType, TensorType
 
 __all__ = ["Loops", "place_of"]
 
@@ -279,6 +280,8 @@ class Loops(Bounds):
         counts = self.counts(before, after, env)
         if counts is not None and self.spec(env, op.args[0][counts[0]]).var is None:
             return self.counting(op, env, *counts)
+        if self.computes(op, env):
+            return self.computed(op, env)
         vars = [self.var() for _ in before.arguments]
         self.emit(Move(op.loc, list(vars), self.specs(env, op.args[0])))
         for value, var in zip(before.arguments, vars):
@@ -307,6 +310,37 @@ class Loops(Bounds):
         for result, var in zip(op.results, inside):
             env[id(result)] = Spec(var=var)
         return None
+
+    # ---- loops that only compute ------------------------------------------------------------------
+
+    def acts(self, op: Op) -> bool:
+        """Return whether more comes of an op than a value."""
+        raise NotImplementedError
+
+    def named(self, env: Env, value: Value) -> Optional[Any]:
+        """Return the name of an operand, if it has one."""
+        raise NotImplementedError
+
+    def computes(self, op: Op, env: Env) -> bool:
+        """Return whether a loop does nothing but compute values, of those that no state gives a number."""
+        kinds = ScalarType, TensorType
+        if not all(isinstance(result.type, kinds) for result in op.results):
+            return False
+        if any(self.acts(inner) for inner in ops_within(op)):
+            return False
+        specs = [env[id(v)] for v in operands_within(op) if id(v) in env]
+        return any(spec.var is None and not isinstance(spec.value, int) for spec in specs)
+
+    def computed(self, op: Op, env: Env) -> None:
+        """Lower a loop that only computes, and is taken to end: to its results, which other tasks may compute alike."""
+        data = [v for v in operands_within(op) if id(v) in env and isinstance(v.type, TensorType)]
+        used = list({var for v in data if (var := env[id(v)].var) is not None})
+        if used:
+            self.emit(Used(op.loc, used, op))
+        names = self.numbering.loop(op, lambda value: self.named(env, value))
+        for index, result in enumerate(op.results):
+            env[id(result)] = self.opaque(result, op, None if names is None else names[index])
+        self.out.ends[op.loc.line] = None
 
     # ---- loops that count though they do not say so -------------------------------------------
 

@@ -33,7 +33,7 @@ from gluon_sim.executor.ops import OPS
 from gluon_sim.executor.regions import REGIONS
 from gluon_sim.memory.shared import SharedView
 from gluon_sim.tracing.arith import ELEMENTWISE
-from gluon_sim.tracing.ir import Block, Function, Location, Op, Region, Value
+from gluon_sim.tracing.ir import TERMINATORS, Block, Function, Location, Op, Region, Value
 from gluon_sim.tracing.types import (
     DescriptorType,
     MemDescType,
@@ -205,6 +205,24 @@ class _Lowering(Loops):
             else:
                 self.data(op, env)
         return False
+
+    def acts(self, op: Op) -> bool:
+        name = op.name
+        if name == "call":
+            return bool(op.args[0].noinline)
+        if name == "inline_asm":
+            pure = is_data(op, self.models.assembler, self.target) or _counts_units(op)
+            return not (pure or self.models.is_idle(op.args[0]))
+        if name in ("if", "for", "while", "constant", *TERMINATORS) or name in PROGRAM:
+            return False
+        if is_scalar(op) or name in ELEMENTWISE or name in REGIONS:
+            return False
+        if name in _VIEWS | _EFFECTS | _WHOLE.keys() | _REFUSED.keys():
+            return True
+        if name.startswith(("tiles_", "warp_")) or "store" in name or "atomic" in name:
+            return True
+        model = self.models(name)
+        return name not in OPS and model is not None and wants_machine(model)
 
     def ignored(self, op: Op, env: Env) -> None:
         """Lower an op that synchronizes nothing; some state facts."""

@@ -5,10 +5,11 @@ Each partition may compute the amount of work for itself, with a layout of its o
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
+from gluon_prove.quiet import ops_within
 from gluon_prove.values import Term, term
 from gluon_sim.executor.compile import constant_array
 from gluon_sim.tracing.arith import ELEMENTWISE
@@ -20,6 +21,14 @@ __all__ = ["Numbering"]
 _LOADS = frozenset("load masked_load".split())
 _OPS = frozenset(
     "make_range splat unsplat broadcast expand_dims convert_layout int_cast addptr select reduce scan".split()
+)
+_LOOPS = (
+    _LOADS
+    | _OPS
+    | frozenset("if for while yield_op condition_op poison get_program_id get_num_programs".split())
+)
+_MOVES = frozenset(
+    "addptr splat unsplat broadcast expand_dims convert_layout select if for while call".split()
 )
 _WITHIN = frozenset("int_cast assert ret reduce_ret scan_ret".split())  # functions that combine
 
@@ -73,6 +82,40 @@ class Numbering:
         return [
             self._named((*key, index), terms, pointers, lines) for index in range(len(op.results))
         ]
+
+    def loop(self, op: Op, named: Callable[[Value], Optional[Any]]) -> Optional[list[Term]]:
+        """Return the names of the results of a loop that only computes; None where its values have none.
+
+        Args:
+            named: returns the name of a value from before the loop.
+        """
+        before: dict[int, Any] = {}
+        lines: frozenset[int] = frozenset()
+        within = list(ops_within(op))
+        inner = {id(result) for one in within for result in one.results}
+        for one in (op, *within):
+            regions = [*one.regions, *([one.args[0].body] if one.name == "call" else [])]
+            inner.update(id(v) for region in regions for b in region.blocks for v in b.arguments)
+            lines |= {one.loc.line} if one.name in _LOADS else frozenset()
+            if one.attrs.get("volatile") or one.name == "masked_load" and one.args[2] is None:
+                return None
+            if one.name not in _MOVES and any(_points(result.type) for result in one.results):
+                return None  # a pointer to any memory
+            for value in one.operands():
+                if id(value) not in inner and id(value) not in before:
+                    before[id(value)] = named(value)
+        terms = [name for name in before.values() if isinstance(name, Term)]
+        pointers = frozenset().union(*(self._from(name) for name in terms))
+        parts = tuple(_region(region, before) for region in op.regions)
+        starts = tuple(_part(arg, before) for arg in op.args)
+        if None in before.values() or None in (*parts, *starts) or pointers & self.written:
+            return None
+        if any(name.name == "pointer" for name in terms) or bool(lines) and not pointers:
+            return None
+        self.loaded |= pointers
+        lines = lines.union(*(self.lines.get(name, frozenset()) for name in terms))
+        key = op.name, parts, starts
+        return [self._named((*key, i), terms, pointers, lines) for i in range(len(op.results))]
 
     def constant(self, op: Op) -> Optional[Term]:
         """Return the name of a constant tensor."""
@@ -153,27 +196,37 @@ def _shape(type: Type) -> Optional[tuple[Any, ...]]:
     return None
 
 
-def _region(region: Region) -> Optional[tuple[Any, ...]]:
-    """Describe how a region combines values: its ops, values by their places."""
+def _region(region: Region, before: Optional[dict[int, Any]] = None) -> Optional[tuple[Any, ...]]:
+    """Describe how a region combines values: its ops, values by their places.
+
+    Args:
+        before: of a loop, the names of values from before it.
+    """
     if len(region.blocks) != 1:
         return None
     block = region.blocks[0]
-    places: dict[int, Any] = {id(v): ("given", i) for i, v in enumerate(block.arguments)}
+    places = dict(before or {})
+    level = len(places)
+    places.update({id(v): ("given", level, i) for i, v in enumerate(block.arguments)})
     shape: list[Any] = [len(block.arguments)]
     for index, op in enumerate(block.ops):
         parts: list[Optional[Any]] = [op.name, *(_shape(r.type) for r in op.results)]
-        args = op.args
+        args, loop = op.args, before is not None
+        within = op.name in _WITHIN or op.name in ELEMENTWISE or loop and op.name in _LOOPS
         if op.name == "constant":
             parts.append(np.ascontiguousarray(constant_array(op)).tobytes())
             args = ()
         elif op.name == "call" and isinstance(op.args[0], Function):
-            parts.append(_region(op.args[0].body))
+            parts.append(_region(op.args[0].body, places if loop else None))
             args = op.args[1:]
-        elif op.name not in _WITHIN and op.name not in ELEMENTWISE or op.regions or op.kwargs:
+        elif not within or not loop and (op.regions or op.kwargs):
             return None
+        else:
+            parts += [_region(inner, places) for inner in op.regions]
+            args = (*args, *sorted(op.kwargs.items()))
         parts += [_part(arg, places) for arg in args]
         if None in parts:
             return None
         shape.append(tuple(parts))
-        places.update({id(r): ("made", index, i) for i, r in enumerate(op.results)})
+        places.update({id(r): ("made", level, index, i) for i, r in enumerate(op.results)})
     return tuple(shape)

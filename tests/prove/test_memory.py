@@ -15,7 +15,23 @@ pytest.importorskip("z3", reason="gluon-core[prove] is not installed")
 
 
 @gluon.jit
+def searched(counts, number, bound):
+    left, right = 0, number
+    while left < right:
+        middle = (left + right) // 2
+        if gl.load(counts + middle) <= bound:
+            left = middle + 1
+        else:
+            right = middle
+    return left
+
+
+@gluon.jit
 def much(counts, number, warps: gl.constexpr, FAULT: gl.constexpr, mine: gl.constexpr):
+    if FAULT == "searched" or FAULT == "searched elsewhere" or FAULT == "searched and stored":
+        return searched(counts, number, 1)
+    if FAULT == "searched for another":
+        return searched(counts, number, 1 + mine)
     index = gl.arange(0, 32, gl.BlockedLayout([1], [32], [warps], [0]))
     beyond: gl.constexpr = mine if FAULT == "other elsewhere" else 0
     if FAULT == "masked":
@@ -33,7 +49,7 @@ def much(counts, number, warps: gl.constexpr, FAULT: gl.constexpr, mine: gl.cons
 
 @gluon.jit
 def fill(src, counts, other, number, ring, full, empty, FAULT: gl.constexpr):
-    if FAULT == "other memory":
+    if FAULT == "other memory" or FAULT == "searched elsewhere":
         counts = other
     for i in range(much(counts, number, 1, FAULT, 1)):
         mbarrier.wait(empty, i & 1 ^ 1)
@@ -52,7 +68,7 @@ def drain(
         value = ring.load(layout) * 1.0  # used before the arrival
         mbarrier.arrive(empty, count=1)
         gl.store(dst + rows * 32 + columns, value)
-        if FAULT == "stored meanwhile":
+        if FAULT == "stored meanwhile" or FAULT == "searched and stored":
             gl.store(counts, 0)
 
 
@@ -96,7 +112,22 @@ def judge(fault):
 def test_reads_of_the_same_memory_are_equal():
     verdict = judge("none")
     assert verdict.verdict == "proved"
-    assert "nothing writes the memory read (line 26) meanwhile" in " ".join(verdict.lines)
+    assert "nothing writes the memory read (line 42) meanwhile" in " ".join(verdict.lines)
+
+
+def test_searches_of_the_same_memory_are_equal():
+    verdict = judge("searched")
+    assert verdict.verdict == "proved", verdict
+    assert "loops that only compute end (line 20)" in " ".join(verdict.lines)
+    assert "nothing writes the memory read (line 22) meanwhile" in " ".join(verdict.lines)
+
+
+@pytest.mark.parametrize(
+    "fault", ["searched elsewhere", "searched for another", "searched and stored"]
+)
+def test_other_searches_are_not(fault):
+    verdict = judge(fault)
+    assert verdict.verdict == "cannot say" and "deadlock" in verdict.lines[0], verdict
 
 
 @pytest.mark.sampled(2)
