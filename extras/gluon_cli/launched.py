@@ -17,7 +17,7 @@ from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_core.simulation.evidence import Record
 
-__all__ = ["Form", "forms", "gluon_kernels", "one_form"]
+__all__ = ["Form", "forms", "gluon_kernels", "one_form", "words_of"]
 
 _OPTIONS = ("num_warps", "num_ctas", "num_stages")  # of a launch that change the code
 
@@ -48,7 +48,7 @@ def forms(
     signature: Optional[str],
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
-    failed: Optional[list[GluonError]] = None,
+    ended: Optional[list[BaseException]] = None,
 ) -> list[Form]:
     """Return the forms of the kernel that `FILE:KERNEL` names; for `FILE`, of all kernels that it launches.
 
@@ -56,7 +56,7 @@ def forms(
     the forms are those that it launches.
 
     Args:
-        failed: receives the error of a kernel that ends the run after other launches.
+        ended: receives the exception that ends the run after the launches.
 
     Raises:
         UsageError: no such file or kernel, or types that do not match the parameters.
@@ -64,7 +64,7 @@ def forms(
     if signature is None:
         file, name = file_and_kernel(spec)
         if Path(file).is_file() and not _has_examples(file):
-            launched = _launched(file, name, target, constexprs, options, failed)
+            launched = _launched(file, name, target, constexprs, options, ended)
             if launched:
                 return launched
     named = find_kernel(spec)
@@ -96,6 +96,11 @@ def one_form(spec: str, launched: Sequence[Form]) -> Form:
     return launched[0]
 
 
+def words_of(error: BaseException) -> str:
+    """Return the class and the first line of an exception."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 def _has_examples(file: str) -> bool:
     try:
         return "EXAMPLES" in Path(file).read_text(errors="replace")
@@ -109,7 +114,7 @@ def _launched(
     target: Target,
     constexprs: Mapping[str, Any],
     options: Mapping[str, Any],
-    failed: Optional[list[GluonError]],
+    ended: Optional[list[BaseException]],
 ) -> list[Form]:
     """Run the file on the simulator of `target`; return the forms that it launches, each once."""
     from gluon_core.compiler import GluonASTSource
@@ -121,15 +126,16 @@ def _launched(
     record = Record()
     try:
         with redirect_stdout(sys.stderr):
-            run_file(file, str(twin), (), record=record)
+            code = run_file(file, str(twin), (), record=record)
+        if code and ended is not None:
+            ended.append(SystemExit(code))
     except (Exception, SystemExit) as error:  # earlier launches count all the same
         if isinstance(error, GluonError) and not record.kernels:
             if error.span is not None or isinstance(error, (CapabilityError, LayoutError)):
                 raise
-        if failed is not None and isinstance(error, GluonError) and error.span is not None:
-            failed.append(error)
-        first = (str(error).splitlines() or [""])[0]
-        print(f"gluon: {file} ended with {type(error).__name__}: {first}", file=sys.stderr)
+        if ended is not None:
+            ended.append(error)
+        print(f"gluon: {file} ended with {words_of(error)}", file=sys.stderr)
     unique: dict[Any, Form] = {}
     for kernel in gluon_kernels(record):
         source = kernel.src

@@ -172,8 +172,9 @@ def show(
     chosen = registry().target(target)
     constants = parse_assignments(constexpr or (), "--constexpr")
     file = file_and_kernel(kernel)[0]
-    failed: list[GluonError] = []
-    known = hints(forms(kernel, chosen, signature, constants, {}, failed), chosen)
+    ended: list[BaseException] = []
+    known = hints(forms(kernel, chosen, signature, constants, {}, ended), chosen)
+    failed = [e for e in ended if isinstance(e, GluonError) and e.span is not None]
     here = [hint for hint in known if Path(hint.file).resolve() == Path(file).resolve()]
     if json:
         inlays = [hint.as_inlay() for hint in here]

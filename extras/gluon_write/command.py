@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
-from gluon_cli.launched import Form, forms
+from gluon_cli.launched import Form, forms, words_of
 from gluon_cli.output import Exit, UsageError, file_and_kernel, source_of
 from gluon_cli.run import Runs, run_file
 from gluon_core.errors import GluonError, LayoutError
@@ -61,13 +61,14 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
     end = Exit.OK
     file = Path(file_and_kernel(spec)[0])
     for chosen in asked:
-        text, kernels = written(spec, chosen)
+        ended: list[BaseException] = []
+        text, kernels = written(spec, chosen, ended)
         if not kernels:
             print(f'nothing was written: {file} launches no kernel with layouts="auto"')
             return Exit.UNAVAILABLE
         notes: list[str] = []
         if prove:
-            notes, wrong = _proofs(text, file, chosen, kernels)
+            notes, wrong = _proofs(text, file, chosen, kernels, bool(ended))
             if wrong:
                 print("\n".join([f"nothing was written for {chosen}:", *notes]), file=sys.stderr)
                 return Exit.FAILED
@@ -160,15 +161,20 @@ class _Variant:
         )
 
 
-def written(spec: str, target: Target) -> tuple[str, list[str]]:
+def written(
+    spec: str, target: Target, ended: Optional[list[BaseException]] = None
+) -> tuple[str, list[str]]:
     """Return the text of a file with explicit kernels for `target`, and their names.
 
     A kernel that is launched with several types or constants chooses among a function for each.
+
+    Args:
+        ended: receives the exception with which the file ends after its launches.
     """
     file = Path(file_and_kernel(spec)[0])
     text = source_of(file) if file.is_file() else ""
     launched: dict[tuple[str, int], list[Form]] = {}  # two kernels of a file may have one name
-    for form in _launches(spec, target):
+    for form in _launches(spec, target, ended):
         fn: Any = form.source.fn
         here = Path(fn.fn.__code__.co_filename).resolve() == file.resolve()
         if getattr(fn, "layouts", None) and here:
@@ -218,14 +224,14 @@ def _with_imports(text: str, lines: list[str]) -> str:
     return "\n".join([*whole[:first], *dict.fromkeys(lines), *whole[first:]]) + "\n"
 
 
-def _launches(spec: str, target: Target) -> list[Form]:
+def _launches(spec: str, target: Target, ended: Optional[list[BaseException]]) -> list[Form]:
     """Return the launches of a file.
 
     Raises:
         UsageError: it has none, or no such kernel.
     """
     try:
-        return forms(spec, target, None, {}, {})
+        return forms(spec, target, None, {}, {}, ended)
     except UsageError as error:
         path, name = file_and_kernel(spec)
         file = Path(path)
@@ -385,8 +391,14 @@ def _imported(
     return imports.given(explicit_text(edits, graph, solution), edits.fn, copies)
 
 
-def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[list[str], bool]:
-    """Return what the prover says of the written file, and whether a kernel is wrong."""
+def _proofs(
+    text: str, file: Path, target: Target, kernels: list[str], ended: bool
+) -> tuple[list[str], bool]:
+    """Return what the prover says of the written file, and whether a kernel is wrong.
+
+    Args:
+        ended: the file that the user wrote ends with an exception, too.
+    """
     architecture = target.architecture
     record = Record()
     with tempfile.TemporaryDirectory() as folder:
@@ -396,9 +408,18 @@ def _proofs(text: str, file: Path, target: Target, kernels: list[str]) -> tuple[
                 copy = Path(folder) / str(number) / file.name
                 copy.parent.mkdir()
                 copy.write_text(one)
-                with redirect_stdout(sys.stderr):
-                    twin = str(Target("sim", architecture))
-                    run_file(str(copy), twin, (), runs=Runs(prove="*", within=300.0), record=record)
+                try:
+                    with redirect_stdout(sys.stderr):
+                        twin = str(Target("sim", architecture))
+                        runs = Runs(prove="*", within=300.0)
+                        code = run_file(str(copy), twin, (), runs=runs, record=record)
+                    if code not in (Exit.OK, Exit.UNAVAILABLE) and not ended:
+                        return [f"the written file ends with exit code {code}"], True
+                except GluonError:
+                    raise
+                except Exception as error:  # of the file's own code
+                    if not ended:
+                        return [f"the written file ends with {words_of(error)}"], True
         except GluonError as error:
             return [f"{_refuted(record)}{type(error).__name__}: {error}"], True
         finally:

@@ -331,6 +331,32 @@ def test_a_proof_is_of_the_kernel_of_that_name_alone(tmp_path, monkeypatch, caps
     assert "not decided: add: the file does not launch it" in shown and "proved: add_many" in shown
 
 
+@pytest.mark.parametrize(
+    ("end", "code", "words"),
+    [
+        ("raise AssertionError('as before')", 0, "proved: add"),
+        ("assert 'layouts=' in text, 'changed'", 1, "ends with AssertionError: changed"),
+        ("raise SystemExit(0 if 'layouts=' in text else 4)", 1, "ends with exit code 4"),
+    ],
+)
+def test_a_written_file_that_fails_is_not_kept(tmp_path, monkeypatch, capsys, end, code, words):
+    """A written file may end with an exception if the file itself does."""
+    path = tmp_path / "checked.py"
+    path.write_text(
+        "import numpy as np\nimport gluon_core as gluon\nfrom gluon_core import language as gl\n"
+        '@gluon.jit(layouts="auto")\ndef add(x, B: gl.constexpr):\n    gl.store(x + gl.arange(0, B), 1.0)\n'
+        "text = open(__file__).read().partition('x =')[0]\n"
+        f"x = np.zeros(128, np.float32)\nadd[(1,)](x, 128)\n{end}\n"
+    )
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("GLUON_TARGET", "sim:sm_90")
+    assert command.show(str(path), "sm_90", tmp_path / "out", prove=True) == code
+    shown = capsys.readouterr()
+    assert words in shown.out + shown.err and "Traceback" not in shown.err
+    assert (tmp_path / "out" / "checked_sm_90.py").is_file() == (code == 0)
+
+
 @pytest.mark.parametrize("kernels", [1, 2])
 def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
     path = tmp_path / "quiet.py"
