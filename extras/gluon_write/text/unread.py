@@ -70,11 +70,20 @@ def _unread(
         s.target for s in nodes_in(tree) if isinstance(s, ast.AugAssign) and id(s) not in inside
     }
     uses = [n for n in names if not isinstance(n.ctx, ast.Store) or n in moved]
-    loops = [s for s in tree.body if isinstance(s, (ast.For, ast.While))]
-    around = {id(n): loop for loop in loops for n in nodes_in(loop) if isinstance(n, ast.stmt)}
+    behind = {
+        id(n): (loop.lineno, skipped)
+        for loop, skipped in _loops(tree, set())
+        for n in nodes_in(loop)
+    }
     needed: list[ast.stmt] = []
     while True:
-        alive = [s for s in chosen if stores(s) & _read_since(around.get(id(s)), s, uses, needed)]
+        alive = []
+        for s in chosen:
+            first, skipped = behind.get(id(s), (0, set()))
+            after = [n for n in needed if n.lineno >= first and id(n) not in skipped]
+            read = {name for n in after for name in reads(n)}
+            read |= {n.id for n in uses if n.lineno >= first and id(n) not in skipped}
+            alive += [s] if stores(s) & read else []
         if not alive:
             break
         needed += alive
@@ -82,13 +91,15 @@ def _unread(
     return sorted(chosen, key=lambda s: s.lineno)
 
 
-def _read_since(
-    loop: Optional[ast.stmt], own: ast.stmt, uses: Sequence[ast.Name], needed: Sequence[ast.stmt]
-) -> set[str]:
-    """Return the names that lines read at or behind the start of a statement's loop; that all read where it has none."""
-    first = loop.lineno if loop is not None else 0
-    read = {name for s in needed if s.lineno >= first for name in reads(s)}
-    return read | {n.id for n in uses if n.lineno >= first}
+def _loops(node: ast.AST, skipped: set[int]) -> Iterator[tuple[ast.stmt, set[int]]]:
+    """Yield the outermost loops, each with the ids of what does not run where it has run: the other branches around it."""
+    for child in ast.iter_child_nodes(node):
+        others = node.orelse if isinstance(node, ast.If) and child in node.body else []
+        within = skipped | {id(n) for s in others for n in nodes_in(s)}
+        if isinstance(child, (ast.For, ast.While)):
+            yield child, within
+        elif isinstance(child, ast.stmt):
+            yield from _loops(child, within)
 
 
 def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
@@ -119,6 +130,7 @@ def _is_pure(call: ast.Call, scope: Mapping[str, Any]) -> bool:
     if isinstance(place, ast.Attribute):
         owner = scope.get(place.value.id) if isinstance(place.value, ast.Name) else None
         if unwrap(owner) is language:
-            return place.attr in _PURE
+            quiet = not any(word.arg in (None, "volatile") for word in call.keywords)
+            return place.attr in _PURE or place.attr == "load" and quiet
         return place.attr in _METHODS
     return isinstance(place, ast.Name) and place.id in _BUILT_IN
