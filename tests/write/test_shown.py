@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gluon_cli.app import app
+from gluon_write.preferred import preferred_form
 
 pytestmark = pytest.mark.once
 KERNEL = """import numpy as np
@@ -116,7 +117,8 @@ def test_a_tile_is_shown_by_its_own_name(tmp_path):
     path = tmp_path / "product.py"
     path.write_text(KERNEL.partition("\n\n\n@")[0] + "\n\n" + PRODUCT)
     line = next(i for i, t in enumerate(path.read_text().splitlines(), 1) if " x = " in t)
-    result = call(f"{path}:{line}:x", "--target", "sm_90")
+    with preferred_form("pipelined"):
+        result = call(f"{path}:{line}:x", "--target", "sm_90")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("x of product: NVMMASharedLayout(")
     assert "\n  as x_ring\n" in result.stdout

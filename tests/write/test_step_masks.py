@@ -77,7 +77,7 @@ def test_masks_that_end_with_the_loop_need_no_other(
 
 
 def test_the_next_tiles_are_awaited_before_copies_start(tmp_path, chosen_sources):
-    """A fence waits for all that its thread has started, so it comes before the copies of a step."""
+    """A fence waits for all that its thread has started, so it comes before the copies of a step; a fourth buffer needs no wait before them."""
     path = tmp_path / "ordered.py"
     row, column = "depth[None, :] < K - k", "depth[:, None] < K - k"
     path.write_text(TEXT.format(steps=STRIDED[0], times="", row=row, column=column))
@@ -87,6 +87,6 @@ def test_the_next_tiles_are_awaited_before_copies_start(tmp_path, chosen_sources
     x, c = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float32)
     module.product[(1,)](x, x, c, 64, 64, 64, 32, num_stages=3, target="sim:hopper")
     loop = chosen_sources[0].partition("for k in range")[2]
-    order = ["warpgroup_mma(", "warpgroup_mma_wait(1", "fence_async_shared", "async_load("]
+    order = ["fence_async_shared", "async_load(", "warpgroup_mma(", "warpgroup_mma_wait(1"]
     places = [loop.index(word) for word in order]
     assert places == sorted(places) and loop.count("fence_async_shared") == 1
