@@ -222,11 +222,10 @@ def _loading_ahead(
     chosen: Chosen, traced: Callable[..., Sketch], stages: int, target: Target, options: Any
 ) -> Chosen:
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
-    if stages < 2 or not target.has("nvidia.cp_async"):
+    if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
     threads = int(options.num_warps) * target.warp_size
-    in_partitions: tuple[tuple[Any, Callable[..., Any]], ...] = ((vectors_ahead, vector_of),)
-    whole: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    forms: tuple[tuple[Any, Callable[..., Any]], ...] = (
         (partial(loaded_ahead, traced), _aligned),
         (summed_by_threads, vector_of),
         (summed_ahead, vector_of),
@@ -235,7 +234,7 @@ def _loading_ahead(
         (with_gathered_bases, vector_of),
         (loaded_early, held_by),
     )
-    for written, run_of in in_partitions if chosen.drawn.warps else whole:
+    for written, run_of in forms:
         runs = {
             access.place: run_of(chosen.solution.chosen[one.number], access)
             for one in chosen.graph.unknowns
@@ -346,16 +345,18 @@ def _in_partitions(
     fewer: bool,
     any_order: bool,
 ) -> Any:
-    """Return a kernel in partitions, which scale maxima in place of all products; the kernel where that does not pay."""
+    """Return a kernel in partitions, which scale maxima in place of all products and load vectors ahead; the kernel where that does not pay."""
+    rest = (traced, stages, target, warps, form, fewer, any_order)
     scaled = with_scaled_maxima(fn, drawn)
-    if scaled is not fn:
+    for one in (scaled, fn) if scaled is not fn else (fn,):
         with contextlib.suppress(GluonError):  # numbers whose types differ
-            own = traced(scaled)
-            rest = (traced, stages, target, warps, form, fewer, any_order)
-            special = in_partitions(scaled, own, *rest)
-            if special is not scaled:
-                return special
-    return in_partitions(fn, drawn, traced, stages, target, warps, form, fewer, any_order)
+            own = drawn if one is fn else traced(one)
+            ahead = vectors_ahead(one, own, warps * target.warp_size)
+            for other in (ahead, one) if ahead is not one else (one,):
+                special = in_partitions(other, own if other is one else traced(other), *rest)
+                if special is not other:
+                    return special
+    return fn
 
 
 def _in_one(

@@ -444,29 +444,33 @@ class AheadReader(LoopReader):
         return carried
 
 
-def vectors_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]) -> Any:
-    """Return a kernel in partitions whose loops of products load the vectors of a step during the step before, or the kernel.
+def vectors_ahead(fn: Any, drawn: Sketch, threads: int) -> Any:
+    """Return a kernel whose loops of several products load the vectors of a step during the step before, or the kernel.
 
     Args:
         drawn: the traced kernel. threads: of the program.
-        together: place of a load -> neighbours that one instruction can move.
     """
-    return read_by(_VectorsAhead, fn, drawn, threads, together)
+    return read_by(_VectorsAhead, fn, drawn, threads, {})
 
 
 class _VectorsAhead(AheadReader):
     """Write loops that load the vectors of the next step right behind the last use of this step's."""
 
     late = True
+    left = 0  # registers of a thread for the columns of a loop's vectors
+
+    def _loop(self, node: ast.For, threads: int) -> Optional[AheadLoop]:
+        self.left = _MOST_COLUMNS
+        return super()._loop(node, threads)
 
     def loads_of(self, statement: ast.stmt, threads: int) -> Iterator[Load]:
         for load in super().loads_of(statement, threads):
             place = place_of(load.call, self.number)
             values = self.drawn.returned.get(place, ()) if place else ()
-            words = [
-                math.prod(value.type.dims) // _LANES * _bits(value) // _WORD for value in values
-            ]
-            if load.is_vector and max(words) <= _MOST_COLUMNS:
+            sizes = (math.prod(value.type.dims) * _bits(value) for value in values)
+            words = max(sizes) // (_LANES * _WORD)
+            if load.is_vector and words <= self.left:
+                self.left -= words
                 yield load
 
     def behind(self, loop: AheadLoop) -> int:
