@@ -26,6 +26,7 @@ from gluon_core import language, portable
 from gluon_write.loops.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import falling
+from gluon_write.loops.single_step import follows_whole_steps
 from gluon_write.text.form import bounds_of, changed_copy, free_name, one_line, renamed, rewritten
 from gluon_write.text.step_masks import ends_with
 from gluon_write.text.syntax import argument, nodes_in, reads, stores
@@ -461,7 +462,7 @@ class _VectorsAhead(AheadReader):
 
     def _loop(self, node: ast.For, threads: int) -> Optional[AheadLoop]:
         self.left = _MOST_COLUMNS
-        return super()._loop(node, threads)
+        return None if follows_whole_steps(self, node) else super()._loop(node, threads)
 
     def loads_of(self, statement: ast.stmt, threads: int) -> Iterator[Load]:
         for load in super().loads_of(statement, threads):
