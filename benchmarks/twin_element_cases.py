@@ -1,14 +1,14 @@
-"""The launches of benchmarks/twin_elements.py."""
+"""The launches of benchmarks/twin_elements.py and benchmarks/twin_mixtures.py."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import twin_cases
 from twin_cases import Launch, Maker, blocks, cases_of, empty, integers, normal
 from twin_kind_cases import items, offsets
 
-FILE = "twin_elements"
+FILE, MIXTURES = "twin_elements", "twin_mixtures"
 
 
 def moments(M: int, N: int, block: int, warps: int) -> Maker:
@@ -263,6 +263,125 @@ def taps(M: int, N: int, BM: int, BN: int, warps: int) -> Maker:
     return make
 
 
+def of(
+    kernel: str,
+    grid: tuple[int, ...],
+    operands: Callable[[], tuple[list[Any], list[Any]]],
+    **words: Any,
+) -> Maker:
+    """Return a launch of a kernel of twin_mixtures.py, whose operands and results a function makes."""
+
+    def make() -> Launch:
+        args, results = operands()
+        return Launch(MIXTURES, kernel, grid, args, words, results)
+
+    return make
+
+
+def bytes_scaled(M: int, N: int, BM: int, BN: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        y = empty(M, N, dtype="bfloat16")
+        scales = [normal(M, dtype="float32"), normal(N, dtype="float32")]
+        return [integers(100, M, N, dtype="int8"), *scales, y, M, N], [y]
+
+    grid = (blocks(M, BM), blocks(N, BN))
+    return of("dequantize", grid, make, BM=BM, BN=BN, num_warps=warps)
+
+
+def since_flags(M: int, N: int, block: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        y = empty(M, N, dtype="float32")
+        return [normal(M, N), integers(2, M, N, dtype="int8"), y, N], [y]
+
+    return of("sums_since_flags", (M,), make, BLOCK=block, num_warps=warps)
+
+
+def both_walks(kernel: str, M: int, N: int, BM: int, BN: int, warps: int) -> Maker:
+    """Return a launch over tiles of a matrix: softmaxes of rows, or sums of columns."""
+
+    def make() -> tuple[list[Any], list[Any]]:
+        rows = kernel == "online_softmax"
+        y = empty(M, N) if rows else empty(N, dtype="float32")
+        return [normal(M, N), y, M, N], [y]
+
+    grid = (blocks(M, BM) if kernel == "online_softmax" else blocks(N, BN),)
+    return of(kernel, grid, make, BM=BM, BN=BN, num_warps=warps)
+
+
+def experts(M: int, E: int, rows: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        w, e = empty(M, 2, dtype="float32"), empty(M, 2, dtype="int32")
+        return [normal(M, E, dtype="bfloat16"), w, e, M], [w, e]
+
+    return of("two_experts", (blocks(M, rows),), make, ROWS=rows, E=E, num_warps=warps)
+
+
+def maxima(M: int, N: int, W: int, block: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        y = empty(M, N)
+        return [normal(M, N), y, N], [y]
+
+    return of("window_maxima", (M, blocks(N, block)), make, W=W, BLOCK=block, num_warps=warps)
+
+
+def elements(kernel: str, n: int, block: int, warps: int) -> Maker:
+    """Return a launch over elements: gradients of GELU, or products of complex numbers."""
+
+    def make() -> tuple[list[Any], list[Any]]:
+        size, dtype = (n, "bfloat16") if kernel == "gelu_gradients" else (2 * n, "float32")
+        y = empty(size, dtype=dtype)
+        return [normal(size, dtype=dtype), normal(size, dtype=dtype), y, n], [y]
+
+    return of(kernel, (blocks(n, block),), make, BLOCK=block, num_warps=warps)
+
+
+def along(M: int, N: int, K: int, rows: int, block: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        y = empty(M, K)
+        return [normal(M, N), integers(N, M, K, dtype="int64"), y, M, N, K], [y]
+
+    return of("take_along", (blocks(M, rows),), make, ROWS=rows, BLOCK=block, num_warps=warps)
+
+
+def triangles(batch: int, N: int, BM: int, BN: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        y = empty(batch, N, N)
+        return [normal(batch, N, N), y, N], [y]
+
+    grid = (blocks(N, BM), blocks(N, BN), batch)
+    return of("lower_triangles", grid, make, BM=BM, BN=BN, num_warps=warps)
+
+
+def long_rows(kernel: str, M: int, N: int, block: int, warps: int) -> Maker:
+    """Return a launch over long rows: sums of bytes, or counts."""
+
+    def make() -> tuple[list[Any], list[Any]]:
+        if kernel == "wide_sums":
+            y = empty(M, dtype="int64")
+            return [integers(100, M, N, dtype="int8"), y, N], [y]
+        y = empty(M, N, dtype="int32")
+        return [normal(M, N), y, N], [y]
+
+    return of(kernel, (M,), make, BLOCK=block, num_warps=warps)
+
+
+def doubled(H: int, W: int, C: int, BW: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        y = empty(2 * H, 2 * W, C)
+        return [normal(H, W, C), y, H, W], [y]
+
+    return of("doubled_pixels", (H, blocks(W, BW)), make, C=C, BW=BW, num_warps=warps)
+
+
+def bytes_transposed(M: int, N: int, BM: int, BN: int, warps: int) -> Maker:
+    def make() -> tuple[list[Any], list[Any]]:
+        q = empty(N, M, dtype="float8_e4m3fn")
+        return [normal(M, N, dtype="bfloat16"), q, M, N, 8.0], [q]
+
+    grid = (blocks(M, BM), blocks(N, BN))
+    return of("transposed_bytes", grid, make, BM=BM, BN=BN, num_warps=warps)
+
+
 ELEMENTS: dict[str, Maker] = {
     "chunk moments, 4096x32768": moments(4096, 32768, 4096, 8),
     "chunk moments, 500x100000": moments(500, 100000, 2048, 4),
@@ -318,6 +437,36 @@ ELEMENTS: dict[str, Maker] = {
     "contrast of largest, 50000x64": contrast(50000, 16, 64, 8, 4),
     "neighbours, 8192x8192": taps(8192, 8192, 16, 128, 4),
     "neighbours, 5001x3003": taps(5001, 3003, 8, 256, 4),
+    "bytes scaled, 8192x8192": bytes_scaled(8192, 8192, 32, 128, 4),
+    "bytes scaled, 3001x5003": bytes_scaled(3001, 5003, 16, 256, 4),
+    "sums since flags, 20000x1024": since_flags(20000, 1024, 1024, 4),
+    "sums since flags, 8191x3000": since_flags(8191, 3000, 4096, 8),
+    "softmax in two walks, 8192x16384": both_walks("online_softmax", 8192, 16384, 4, 1024, 8),
+    "softmax in two walks, 5001x10001": both_walks("online_softmax", 5001, 10001, 2, 1024, 4),
+    "columns, log of exponentials, 8192x8192": both_walks("log_sums_down", 8192, 8192, 64, 32, 4),
+    "columns, log of exponentials, 3000x20001": both_walks("log_sums_down", 3000, 20001, 32, 128, 4),
+    "columns, compensated, 16384x8192": both_walks("compensated_sums", 16384, 8192, 32, 32, 4),
+    "columns, compensated, 5001x9001": both_walks("compensated_sums", 5001, 9001, 16, 64, 4),
+    "two experts, 100000x64": experts(100000, 64, 32, 4),
+    "two experts, 32768x256": experts(32768, 256, 8, 4),
+    "window maxima, 4096x8192, 7": maxima(4096, 8192, 7, 1024, 4),
+    "window maxima, 1000x10001, 5": maxima(1000, 10001, 5, 1024, 4),
+    "GELU, gradients, 2^25": elements("gelu_gradients", 1 << 25, 1024, 4),
+    "GELU, gradients, 10000001": elements("gelu_gradients", 10000001, 1024, 4),
+    "complex, 2^24": elements("complex_products", 1 << 24, 1024, 4),
+    "complex, 5000001": elements("complex_products", 5000001, 512, 4),
+    "taken along rows, 50000x1000, 128": along(50000, 1000, 128, 8, 128, 4),
+    "taken along rows, 20001x333, 100": along(20001, 333, 100, 4, 128, 4),
+    "triangles, 32 of 1024": triangles(32, 1024, 32, 64, 4),
+    "triangles, 20 of 777": triangles(20, 777, 16, 128, 4),
+    "wide sums, 4096x65536": long_rows("wide_sums", 4096, 65536, 4096, 4),
+    "wide sums, 3001x20001": long_rows("wide_sums", 3001, 20001, 2048, 4),
+    "counts, 2048x32768": long_rows("running_counts", 2048, 32768, 2048, 4),
+    "counts, 999x30001": long_rows("running_counts", 999, 30001, 2048, 8),
+    "doubled pixels, 512x512x64": doubled(512, 512, 64, 32, 4),
+    "doubled pixels, 301x403x16": doubled(301, 403, 16, 64, 4),
+    "transposed bytes, 8192x8192": bytes_transposed(8192, 8192, 64, 64, 4),
+    "transposed bytes, 5000x3008": bytes_transposed(5000, 3008, 64, 64, 4),
 }  # fmt: skip
 
 element_cases = cases_of(ELEMENTS)
