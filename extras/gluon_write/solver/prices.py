@@ -140,9 +140,10 @@ def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
     rank = len(access.shape)
     # Neighbours in two dimensions whose distances are not known are in no sector together, either.
     far = [_FAR * prod(access.shape[:dim]) for dim in range(rank)]
-    # Rows of a tile that is narrower than a sector follow each other: a tile would be wider if its rows were longer.
+    # Rows of a tile that is narrower than a sector follow each other: a tile would be wider if its rows were longer, but
+    # for one that a loop moves along them.
     near = next((n for n, step in zip(access.shape, access.strides) if step == 1), 0)
-    if rank == _MATRIX and 0 < near * access.bits < 8 * _SECTOR:
+    if rank == _MATRIX and access.weight == 1 and 0 < near * access.bits < 8 * _SECTOR:
         far = [near] * rank
     steps = [one if step is None else step for one, step in zip(far, access.strides)]
     lanes = _coordinates(_bases(layout, access.shape).get("lane", ()), rank)
