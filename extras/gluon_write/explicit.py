@@ -7,6 +7,7 @@ import contextlib
 import warnings
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 import numpy as np
@@ -69,6 +70,8 @@ from gluon_write.writing.edits import Edits, edits_of, partitions_of, space_in
 from gluon_write.writing.kept_lines import with_kept_lines
 
 __all__ = ["chosen_for", "explicit"]
+
+_MOST_BITS = 1 << 15  # of a tensor in a thread, which has 255 registers of 32 bits, or 512
 
 
 def chosen_for(
@@ -481,10 +484,22 @@ def explicit(
     graph, solution = chosen_for(fn, signature, constexprs, attrs, target, options)
     if not solution.exact:
         _warn(fn, solution.words())
+    _warn_of_words(fn, graph)
     chosen: dict[str, Any] = {"num_warps": graph.warps, "asked_warps": int(options.num_warps)}
     chosen["short_launches"] = graph.short and graph.short.facts()
     chosen |= {"launch_pdl": True} if graph.dependent else {}
     return *_explicit(edits_of(graph, solution), graph), chosen
+
+
+def _warn_of_words(fn: Any, graph: Graph) -> None:
+    """Warn of a tensor of which a thread holds far more than its registers: compiling it takes minutes."""
+    for one in graph.unknowns:
+        elements = prod(one.shape) // (one.warps * graph.lanes or 1)
+        if elements * one.bits > _MOST_BITS and one.first is None and not one.compiled:
+            name = next(filter(str.isidentifier, one.names), "a tensor")
+            note = f"{name} (line {one.line}) has {elements} elements in each thread"
+            _warn(fn, f"{note}; compiling takes minutes then. Use smaller blocks, or more warps.")
+            return
 
 
 def _warn(fn: Any, note: str) -> None:

@@ -310,6 +310,20 @@ def test_operands_that_an_op_does_not_take(case, target, words, line):
     assert f"test_conflicts.py:{narrow.fn.__code__.co_firstlineno + line}:" in text
 
 
+@gluon.jit(layouts="auto")
+def raised(x, N: gl.constexpr):
+    i = gl.arange(0, N)
+    gl.store(x + i, gl.load(x + i) + 1)
+
+
+def test_a_tile_that_no_registers_hold_is_named():
+    x = np.zeros(1 << 18, np.float32)
+    line = raised.fn.__code__.co_firstlineno + 2
+    with pytest.warns(KernelWarning, match=rf"i \(line {line}\) has 2048 elements in each thread"):
+        raised[(1,)](x, 1 << 18, target="sim:sm_90")
+    assert (x == 1).all()
+
+
 def test_a_cluster_is_refused_with_its_reason(tmp_path):
     path = tmp_path / "cluster.py"
     path.write_text(
