@@ -71,7 +71,7 @@ from gluon_write.writing.kept_lines import with_kept_lines
 
 __all__ = ["chosen_for", "explicit"]
 
-_MOST_BITS = 1 << 15  # of a tensor in a thread, which has 255 registers of 32 bits, or 512
+_MOST_BITS = 1 << 17  # of a tensor in a thread: 16 times the registers that it has
 
 
 def chosen_for(

@@ -317,10 +317,10 @@ def raised(x, N: gl.constexpr):
 
 
 def test_a_tile_that_no_registers_hold_is_named():
-    x = np.zeros(1 << 18, np.float32)
+    x = np.zeros(1 << 19, np.float32)
     line = raised.fn.__code__.co_firstlineno + 2
-    with pytest.warns(KernelWarning, match=rf"i \(line {line}\) has 2048 elements in each thread"):
-        raised[(1,)](x, 1 << 18, target="sim:sm_90")
+    with pytest.warns(KernelWarning, match=rf"i \(line {line}\) has 4096 elements in each thread"):
+        raised[(1,)](x, 1 << 19, target="sim:sm_90")
     assert (x == 1).all()
 
 
