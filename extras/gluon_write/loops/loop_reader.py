@@ -274,8 +274,9 @@ class LoopReader(Form):
         first = loop.tiles.get(a or "")
         if second is None or self._rows(call) < _LEAST_ROWS:
             return False
-        if second.bits == 8 and first is not None and first.bits == 8:
-            along = (self._runs_along_depth(index, call, loop) for index in range(2))
+        if second.bits == 8 and (first is None or first.bits == 8):
+            tiles = range(2) if first is not None else (1,)
+            along = (self._runs_along_depth(index, call, loop) for index in tiles)
             place = place_of(call, self.number)
             return place is not None and self.drawn.bytes.get(place, False) and all(along)
         if second.bits != 16 or first is not None and first.bits != 16:
