@@ -60,7 +60,7 @@ from gluon_write.text.form import with_text
 from gluon_write.text.original_places import at_original_places, original_of
 from gluon_write.text.tidy import tidied_tree
 from gluon_write.tracing.branches import taken_alone
-from gluon_write.tracing.budget import budgeted, exhausted
+from gluon_write.tracing.budget import budgeted, exhausted, refill
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
 from gluon_write.tracing.sketcher import sketch
 from gluon_write.writing.chosen import GROUP, Chosen, as_written, improved, solved
@@ -159,6 +159,7 @@ def _finished(
     stages = int(getattr(options, "num_stages", None) or 1)
     fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
     fn, drawn = awaiting(fn, drawn, traced, target, options)
+    refill()
     room = target.architecture.limits.shared_memory
     for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
         if ahead is not fn:

@@ -2,7 +2,8 @@
 
 A choice has to take two seconds at most. A clock would make it depend on the machine and on what else runs there, so
 steps are counted: operations that are traced, and layouts that are priced. A kernel always gets layouts; forms of it that
-may be faster are left out when no steps are left.
+may be faster are left out when no steps are left. The form of loops of products is chosen before, and its traces leave the layouts
+their steps: attention with a mask of keys took 1.3 to 1.5 of the time on an H200 where they had none.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Iterator, Optional
 
-__all__ = ["Budget", "budgeted", "exhausted", "spend"]
+__all__ = ["Budget", "budgeted", "exhausted", "refill", "spend"]
 
 MOST = 50_000  # steps, of which a processor of 2022 takes 25,000 to 30,000 a second
 TRACED, READ, PRICED = (
@@ -53,6 +54,13 @@ def spend(steps: int) -> None:
     budget = _CURRENT.get()
     if budget is not None:
         budget.left -= steps
+
+
+def refill() -> None:
+    """Give the layouts of a form all steps."""
+    budget = _CURRENT.get()
+    if budget is not None:
+        budget.left = MOST
 
 
 def exhausted() -> bool:
