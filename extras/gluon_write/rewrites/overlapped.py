@@ -18,6 +18,7 @@ Products of loops that are under way from step to step are written so before.
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language
@@ -28,6 +29,9 @@ from gluon_write.tracing.sketch import Sketch
 __all__ = ["overlapped"]
 
 _PRODUCT = "warpgroup_mma"
+_COPIES = re.compile(
+    r"async_copy|tma|\.fetch\(|\.release\(|mbarrier"
+)  # they may overwrite operands
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
 
 
@@ -71,7 +75,7 @@ class _Steps(Form):
         run: list[ast.stmt] = []
         results: set[str] = set()
         for statement in loop.body:
-            plain = isinstance(statement, _PLAIN) and "async_copy" not in ast.unparse(statement)
+            plain = isinstance(statement, _PLAIN) and not _COPIES.search(ast.unparse(statement))
             if not plain or (mentions(statement) | stores(statement)) & results:
                 run, results = [], set()
             multiplies = plain and self._multiplies(statement)
