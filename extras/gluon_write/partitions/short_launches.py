@@ -22,6 +22,7 @@ from gluon_core.plugin.targets import Target
 from gluon_write.partitions.partitions import SHARERS
 from gluon_write.partitions.row_bounds import RowBound, row_bounds
 from gluon_write.partitions.shared_walk import DEALT
+from gluon_write.partitions.walk import walks
 from gluon_write.preferred import chosen_form, preferred_form
 from gluon_write.rewrites.wider_steps import WIDE
 from gluon_write.tracing.sketch import Sketch
@@ -136,6 +137,8 @@ def short_launches_of(
     else:
         shared = f"consumers={SHARERS}" in jits[0].src
         start, share, each = _START, 1.0, 250 if narrow else 100 if shared else 200
+    if not walks(jits):
+        start, each = 0, each + start  # each program makes barriers and descriptors of its own
     if two:
         own = (2 * units, 1.45, 1.1, 325 if described else 170)
     else:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.partitions.shared_walk import (
@@ -35,7 +35,7 @@ from gluon_write.text.form import Form, changed_copy, edited, free_name
 from gluon_write.text.syntax import argument, nodes_in, reads, stores
 from gluon_write.tracing.sketch import Sketch
 
-__all__ = ["Walk", "walking"]
+__all__ = ["Walk", "walking", "walks"]
 
 _AXES = 3
 _UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
@@ -55,6 +55,11 @@ class Walk:
     kernel: Any
     ends: tuple[str, ...]
     shared: Optional[Shared] = None
+
+
+def walks(jits: Iterable[Any]) -> bool:
+    """Return True if programs of a written kernel walk over blocks."""
+    return any(_UNITS in jit.src for jit in jits)
 
 
 def walking(

@@ -56,6 +56,7 @@ def host_text(name: str, short: ShortLaunches, math: str) -> str:
     listed = [_spelled(bound) for bound in short.bounds]
     rows = f"max({', '.join(listed)})" if len(listed) > 1 else listed[0]
     share = "rows" if short.share == 1 else f"{short.share} * rows"
+    start = f"{short.start} + " if short.start else ""
     return f'''def {name}(args):
     """Return True where programs of the pipelined form are over before partitions pay."""
     grid = args["grid"](args) if callable(args["grid"]) else args["grid"]
@@ -64,7 +65,7 @@ def host_text(name: str, short: ShortLaunches, math: str) -> str:
     full, rest = divmod(programs, {short.room})  # programs that run at once
     last = {short.slope} if rest > {short.units} else {short.single} if rest else 0
     pipelined = ({short.slope} * full + last) * (rows + {short.begin})
-    return pipelined < {short.start} + max({LEAST}, programs / {short.places}) * ({share} + {short.each})
+    return pipelined < {start}max({LEAST}, programs / {short.places}) * ({share} + {short.each})
 '''
 
 
