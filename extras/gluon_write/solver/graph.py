@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any, Collection, Iterable, Optional
 
-from gluon_core.frontend.host_calls import is_library
 from gluon_core.layouts import AutoLayout, BlockedLayout
 from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.live import HANDS_ON, links, terminators
@@ -13,6 +12,7 @@ from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.solver.chained import rows_to_warps
 from gluon_write.solver.inference import Inference
 from gluon_write.solver.prices import LEAST_COPY_BITS, LONG
+from gluon_write.solver.traced import bits_of, is_mask, offsets_of, own_line, scans, sited
 from gluon_write.solver.unknowns import FMA, UNIT, Access, Graph, Relation, Scan, Unknown
 from gluon_write.tracing.budget import READ, spend
 from gluon_write.tracing.buffers import View, is_open
@@ -132,7 +132,7 @@ class _Builder:
     ) -> None:
         place = self.result_at(op) if after else self.operand_at(op, source)
         keys = self.key(context, source), self.key(context, result)
-        self.pending.append((kind, *keys, detail, _sited(place, context), op, self.weight))
+        self.pending.append((kind, *keys, detail, sited(place, context), op, self.weight))
 
     def note(self, context: Any, value: Any, change: Any) -> None:
         self.about.append((self.key(context, value), change, self.weight))
@@ -264,8 +264,8 @@ class _Builder:
         for parameter, argument in zip(function.arguments, args):
             if isinstance(parameter.type, TensorType):
                 keys = self.key(context, argument), self.key(inner, parameter)
-                if _scans(function.body):  # which units' layouts do not
-                    wrap = _sited(self.operand_at(op, argument), context)
+                if scans(function.body):  # which units' layouts do not
+                    wrap = sited(self.operand_at(op, argument), context)
                     self.pending.append(("same", *keys, None, wrap, op, self.weight))
                 else:
                     self.join(keys[1], keys[0])
@@ -279,7 +279,7 @@ class _Builder:
             for value, result in zip(end.operands(), op.results):
                 self.strides.result(context, result, inner, value)
                 if isinstance(result.type, TensorType):
-                    wrap = _sited(self.result_at(op), context)
+                    wrap = sited(self.result_at(op), context)
                     keys = self.key(inner, value), self.key(context, result)
                     self.pending.append(("same", *keys, None, wrap, op, self.weight))
 
@@ -405,7 +405,7 @@ class _Builder:
         self.parent[key], self.values[key] = key, result
         self.about.append((key, ("fixed", layout, _unit(op, layout)), 1))
         ends = key, self.key(context, result)
-        self.pending.append(("same", *ends, None, _sited(place, context), op, self.weight))
+        self.pending.append(("same", *ends, None, sited(place, context), op, self.weight))
 
     def _demand(self, op: Any, context: Any, operand: Any, layout: Any, index: int) -> None:
         """Give an operand of a matrix unit the layout that it demands, or a conversion to it."""
@@ -413,7 +413,7 @@ class _Builder:
         self.parent[key], self.values[key] = key, operand
         self.about.append((key, ("fixed", layout, _unit(op, layout)), 1))
         place = op.attrs["places"][index]
-        wrap = _sited(("before", place) if place else None, context)
+        wrap = sited(("before", place) if place else None, context)
         self.pending.append(("same", self.key(context, operand), key, None, wrap, op, self.weight))
 
     def _memory(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
@@ -422,7 +422,7 @@ class _Builder:
         if len(pointers) == 1:
             pointer, pointee = pointers[0], pointers[0].type.element.pointee
         elif len(bases) == 1 and tensors:  # a base and a tensor of offsets
-            pointer, pointee = _offsets(tensors), bases[0].type.pointee
+            pointer, pointee = offsets_of(tensors), bases[0].type.pointee
         else:
             return
         place = self.drawn.nodes.get(id(op))
@@ -469,7 +469,7 @@ def build(
         dims = value.type.dims
         if not one.shape or prod(dims) > prod(one.shape):
             one.shape = dims
-        bits = _bits(value.type)
+        bits = bits_of(value.type)
         one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
         layout = value.type.layout
         around = key[1] if key[0] == "mma" else key[0]
@@ -480,7 +480,7 @@ def build(
         stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
         if stays and key not in work.open:
             both = isinstance(one.fixed, BlockedLayout) and isinstance(layout, BlockedLayout)
-            line = _own_line(value)
+            line = own_line(value)
             if both and one.fixed != layout and isinstance(value.type, TensorType):
                 one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
             else:  # units' layouts are those of their operands, which are converted
@@ -489,7 +489,7 @@ def build(
         if name:
             home = drawn.called.get(around[-1]) if around else drawn.jits[0]
             one.homes.setdefault(name, []).append(home)
-        line = _own_line(value)
+        line = own_line(value)
         if line:
             one.line = min(one.line or line, line)
     for key, change, weight in work.about:
@@ -500,7 +500,7 @@ def build(
         first, second = (unknowns[work.find(k)] for k in (source, result))
         if first is second and kind == "same":
             continue
-        bits = min(map(_bits, ends)) if "load" in op.name else _bits(ends[0])
+        bits = min(map(bits_of, ends)) if "load" in op.name else bits_of(ends[0])
         detail, inverse = detail if kind == "infer" else (detail, None)
         node = drawn.nodes.get(id(op))
         called = (drawn.functions.get(node, "") if node else "") or op.name
@@ -560,7 +560,7 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)
         steps = strides.of(context, pointer, len(dims))
         access = Access(op.name, op.loc.line, steps, dims, bits, weight, place=place, least=least)
-        mask = next((v for v in op.operands() if _is_mask(v, dims)), None)
+        mask = next((v for v in op.operands() if is_mask(v, dims)), None)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)
         access.alike = strides.alike(context, mask, dims)
@@ -571,40 +571,3 @@ def _unit(op: Any, layout: Any) -> str:
     """Return what multiplies: no matrix unit where a sum has a blocked layout."""
     blocked = isinstance(getattr(layout, "parent", layout), BlockedLayout)
     return f"{FMA if blocked else UNIT}, line {op.loc.line}"
-
-
-def _own_line(value: Any) -> int:
-    """Return the line of the kernel that makes a value, 0 within functions of the library."""
-    place = value.get_loc()
-    return 0 if is_library(place.file) else int(place.line)
-
-
-def _is_mask(value: Any, dims: tuple[int, ...]) -> bool:
-    """Return True for an operand that says which elements an access has."""
-    kind = value.type
-    return isinstance(kind, TensorType) and kind.dims == dims and _bits(kind) == 1
-
-
-def _scans(region: Any) -> bool:
-    """Return True if a function scans a tensor."""
-    ops = (op for block in region.blocks for op in block.ops)
-    return any(op.name == "scan" or any(map(_scans, op.regions)) for op in ops)
-
-
-def _sited(place: Optional[tuple[str, Place]], context: tuple[Any, ...]) -> Any:
-    """Return a place with the calls around it; None where one of them has no place."""
-    if place is None or not all(isinstance(call, tuple) for call in context):
-        return None
-    return place[0], (context, place[1])
-
-
-def _bits(type: Any) -> int:
-    """Return the bits of an element; pointers have 64."""
-    if isinstance(type.element, PointerType):
-        return 64
-    return int(getattr(type.element, "bits", 32))
-
-
-def _offsets(tensors: list[Any]) -> Any:
-    """Return the offsets among the operands of an access to a base: the first integers of 32 bits."""
-    return next((v for v in tensors if str(v.type.element) == "i32"), tensors[0])
