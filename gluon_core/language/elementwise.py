@@ -236,7 +236,7 @@ def inline_asm_elementwise(
 
     Args:
         asm: the text, with `$0`, `$1`, ... for operands, outputs first; `$$` is a dollar sign.
-        constraints: LLVM's, such as `"=r,r"`: for NVIDIA h (16 bits), r and f (32), l and d (64).
+        constraints: those of LLVM for the target, such as `"=r,r"`, a register for each operand.
         args: tensors or scalars, broadcast to one shape.
         dtype: one dtype or a tuple of them, one result each.
         is_pure: lets the compiler move or drop it.

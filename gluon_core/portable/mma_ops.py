@@ -146,7 +146,7 @@ def accumulator(
     Args:
         layouts: result of `mma_layouts(...)`. start: tensor in layout `layouts.accumulator` to begin
         with, such as a scaled result of `read`; zeros by default, from the first `mma` on: tensor
-        memory (sm_100) holds nothing before. Give zeros where a loop may issue none.
+        memory holds nothing before. Give zeros where a loop may issue none.
 
     Returns:
         An `mma_accumulator`. In a loop over tiles make one for each tile, and end it by `read`.

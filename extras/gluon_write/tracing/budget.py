@@ -2,8 +2,8 @@
 
 A choice has to take two seconds at most. A clock would make it depend on the machine and on what else runs there, so
 steps are counted: operations that are traced, and layouts that are priced. A kernel always gets layouts; forms of it that
-may be faster are left out when no steps are left. The form of loops of products is chosen before, and its traces leave the layouts
-their steps: attention with a mask of keys took 1.3 to 1.5 of the time on an H200 where they had none.
+may be faster are left out when no steps are left. The choice of a form for loops of products has a
+budget of its own: attention with a mask of keys took 1.3 to 1.5 of the time on an H200 where both shared one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from typing import Iterator, Optional
 __all__ = ["Budget", "budgeted", "exhausted", "refill", "spend"]
 
 MOST = 50_000  # steps, of which a processor of 2022 takes 25,000 to 30,000 a second
-TRACED, READ, PRICED = (
-    3,
-    1,
-    2,
-)  # steps: of an operation traced, and read for its relations; of a layout priced
+TRACED = 3  # steps of an operation that is traced
+READ = 1  # of one that is read for its relations
+PRICED = 2  # of a layout that is priced
 
 
 @dataclass
