@@ -34,8 +34,8 @@ def _draw(name, purpose, parts):
 
 
 def _is_drawn(name, parts):
-    """Return whether a test is in its sample: three in four times `parts` are, and all of one part."""
-    return parts == 1 or not _draw(name, "sample", parts) and _draw(name, "part", 4) > 0
+    """Return whether a test is in its sample: one in four times `parts` is, and all of one part."""
+    return parts == 1 or not _draw(name, "sample", 4 * parts)
 
 
 def _drawn_as(item):
