@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent / "triton_kernels"
 
 @gluon.jit(layouts="auto")
 def by_index(a, b, c, places, K, BM: gl.constexpr, BK: gl.constexpr):
-    """Load the rows of B that a table names: addresses that memory holds are not prefetched."""
+    """Load the rows of B that a table names."""
     rows, along = gl.arange(0, BM), gl.arange(0, BK)
     acc = gl.zeros([BM, BM], gl.float32)
     for k in range(0, K, BK):
@@ -514,11 +514,14 @@ def test_quotients_are_alike_where_their_rests_follow():
 
 
 @pytest.mark.parametrize("target", ["sim:hopper", "sim:sm_80"])
-def test_loads_that_depend_on_loads_stay(target):
+def test_rows_that_a_vector_names_are_copied(target, chosen_sources):
+    """The vector of the step that is copied is loaded at the end of the step before, and no step later."""
     a, b, c, wanted = operands(64, 64, 64)
     places = np.random.default_rng(1).permutation(64).astype(np.int32)
     by_index[(1,)](a[:, places].copy(), b, c, places, 64, 64, 32, target=target)
     assert np.allclose(c, wanted, atol=1e-3)
+    loop = chosen_sources[-1].split("for k in")[1]
+    assert loop.index("y_ring") < loop.index("place_ahead = gl.load(") and loop.count(".load(") < 4
 
 
 @pytest.mark.once

@@ -42,7 +42,7 @@ class LoopReader(Form):
     takes_computed = False  # second operands that a step computes
     takes_several = False  # operands of several products
     takes_kept = False  # operands whose elements other statements read
-    takes_addresses = False  # scalars that memory holds, in addresses
+    takes_addresses = False  # scalars and vectors that memory holds, in addresses
 
     def __init__(
         self,
@@ -231,13 +231,14 @@ class LoopReader(Form):
         return not any(self.called(call) in _forbidden() and call not in known for call in calls)
 
     def addresses_in(self, statement: ast.stmt) -> list[ast.Call]:
-        """Return the loads of scalars in a statement that may run steps ahead, as parts of addresses."""
+        """Return the loads of scalars and vectors in a statement that may run steps ahead, as parts of addresses."""
         if not self.takes_addresses or not isinstance(statement, ast.Assign):
             return []
         calls = [c for c in nodes_in(statement) if isinstance(c, ast.Call)]
-        return [call for call in calls if self._is_scalar_load(call)]
+        return [call for call in calls if self._holds_addresses(call)]
 
-    def _is_scalar_load(self, call: ast.Call) -> bool:
+    def _holds_addresses(self, call: ast.Call) -> bool:
+        """Return True for a load of a scalar or vector."""
         place = place_of(call, self.number)
         values = self.drawn.returned.get(place, ()) if place else ()
         plain = self.called(call) is language.load and argument(call, 6, "volatile") is None
@@ -246,7 +247,7 @@ class LoopReader(Form):
             plain
             and named
             and bool(values)
-            and not any(getattr(value.type, "dims", ()) for value in values)
+            and all(len(getattr(value.type, "dims", ())) <= 1 for value in values)
         )
 
     def adds(self, statement: ast.stmt, loop: Loop) -> bool:

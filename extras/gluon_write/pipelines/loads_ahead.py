@@ -185,6 +185,7 @@ class AheadReader(LoopReader):
         if not calls or not products:
             return None
         loads = [load for s in node.body for load in self.loads_of(s, threads)]
+        loads = [load for load in loads if not _is_ahead(load, node)]
         written = [call for call in calls if self._writes(call)]
         if written:
             copied = any(_COPIES in ast.unparse(call.func) for call in calls)
@@ -483,6 +484,16 @@ class _VectorsAhead(AheadReader):
         }
         used = [s for s in loop.node.body if reads(s) & names]
         return max(s.end_lineno or 0 for s in (*used, *(load.statement for load in loop.loads)))
+
+
+def _is_ahead(load: Load, loop: ast.For) -> bool:
+    """Return True if the next step alone reads a load."""
+    names, at = stores(load.statement), loop.body.index(load.statement)
+    before, after = (
+        any(reads(statement) & names for statement in part)
+        for part in (loop.body[:at], loop.body[at + 1 :])
+    )
+    return before and not after
 
 
 def _is_under_way(call: ast.Call) -> bool:
