@@ -239,6 +239,36 @@ def test_a_chain_stays_under_way_where_an_operand_is_stored():
 
 
 @gluon.jit(layouts="auto")
+def large_query(q, k, v, out, length, M: gl.constexpr, D: gl.constexpr, B: gl.constexpr):
+    row, depth, n = gl.arange(0, M), gl.arange(0, D), gl.arange(0, B)
+    query = gl.load(q + row[:, None] * D + depth[None, :])
+    acc = gl.zeros([M, D], gl.float32)
+    for start in range(0, length, B):
+        place = start + n
+        key = gl.load(
+            k + place[None, :] * D + depth[:, None], mask=place[None, :] < length, other=0.0
+        )
+        score = gl.portable.mma(query, key, gl.zeros([M, B], gl.float32))
+        weight = gl.where(place[None, :] < length, gl.exp(score), 0.0)
+        value = gl.load(
+            v + place[:, None] * D + depth[None, :], mask=place[:, None] < length, other=0.0
+        )
+        acc = gl.portable.mma(weight.to(gl.float16), value, acc)
+    gl.store(out + row[:, None] * D + depth[None, :], acc)
+
+
+def test_loops_that_share_rings_count_the_same_buffers(chosen_sources):
+    """The first loop copies the query, too, which leaves room for two steps; three would be in no ring."""
+    rng = np.random.default_rng(7)
+    q, k, v = (rng.standard_normal((n, 256)).astype(np.float16) / 16 for n in (128, 160, 160))
+    out = np.zeros((128, 256), np.float32)
+    large_query[(1,)](q, k, v, out, 160, 128, 256, 64, num_stages=3, target="sim:hopper")
+    q, k, v = (one.astype(np.float32) for one in (q, k, v))
+    assert np.allclose(out, np.exp(q @ k.T) @ v, atol=5e-2, rtol=1e-2)
+    assert "step % 2" in chosen_sources[-1] and "% 3" not in chosen_sources[-1]
+
+
+@gluon.jit(layouts="auto")
 def one_behind_the_other(a, b, w, c, K, L, stride, B: gl.constexpr):
     i, j = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
     acc = gl.zeros([B, B], gl.float32)

@@ -32,12 +32,14 @@ class Rings(NamedTuple):
     Attributes:
         step: the number of a step. moved: a name of the addresses -> that of the step which is copied.
         tiles: a tile -> its ring. end: the last loop that has these rings.
+        stages: buffers that the first loop has room for: it copies tiles that are loaded before it, too.
     """
 
     step: str
     moved: dict[str, str]
     tiles: dict[str, str]
     end: ast.For
+    stages: int
 
 
 def continuation(

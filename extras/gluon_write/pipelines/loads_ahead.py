@@ -488,10 +488,10 @@ class _VectorsAhead(AheadReader):
 
 def _is_ahead(load: Load, loop: ast.For) -> bool:
     """Return True if the next step alone reads a load."""
-    names, at = stores(load.statement), loop.body.index(load.statement)
+    names, index = stores(load.statement), loop.body.index(load.statement)
     before, after = (
         any(reads(statement) & names for statement in part)
-        for part in (loop.body[:at], loop.body[at + 1 :])
+        for part in (loop.body[:index], loop.body[index + 1 :])
     )
     return before and not after
 

@@ -133,7 +133,8 @@ class Prefetcher(LoopReader):
         assigned: set[str] = set()
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
-            more = self.with_packed.get(loop.node)
+            begun = self.begun.get(loop.node)
+            more = None if begun else self.with_packed.get(loop.node)
             if more is not None and self._fitting(more, room) >= stages:
                 loop = more
             if not loop.copied:
@@ -142,14 +143,12 @@ class Prefetcher(LoopReader):
             if not size:
                 return self._written(loop, stages, taken) if left >= 0 else []
             fitting = min(stages, self._fitting(loop, room))
-            if fitting < 2:
+            if begun:
+                fitting = begun.stages
+            elif fitting < 2:
                 return []
-            programs = left // ((fitting + 1) * size)
-            same = programs == left // (fitting * size)
-            saves = fitting + 1 == _SAVING and self._is_one(loop)
-            enough = saves and programs * self.warps >= _ENOUGH_WARPS
-            if loop.issued and programs and (same or enough) and loop is not more:
-                fitting += 1  # a multiprocessor holds as many programs with one more, or enough
+            elif loop is not more and self._takes_one_more(loop, fitting, size, left):
+                fitting += 1
             assigned.update(stores(loop.node))
             edits = self._written(loop, fitting, taken)
             return [*edits, *stored_in_one(self, loop, fitting * size, taken)]
@@ -170,6 +169,18 @@ class Prefetcher(LoopReader):
         """Return how many buffers have room."""
         size, left = self._room(loop, room)
         return min(self.copies.most, left // max(size, 1))
+
+    def _takes_one_more(self, loop: Loop, fitting: int, size: int, left: int) -> bool:
+        """Return True if a multiprocessor holds as many programs with one buffer more, or enough.
+
+        Args:
+            size: bytes of a step's copies. left: those that are free for them.
+        """
+        programs = left // ((fitting + 1) * size)
+        same = programs == left // (fitting * size)
+        saves = fitting + 1 == _SAVING and self._is_one(loop)
+        enough = saves and programs * self.warps >= _ENOUGH_WARPS
+        return bool(loop.issued and programs and (same or enough))
 
     def _buffers(self, tile: Tile, loop: Loop) -> int:
         """Return how many buffers a tile has that is stored: a product under way reads one of them."""
@@ -195,7 +206,8 @@ class Prefetcher(LoopReader):
             moved.setdefault(variable, free_name(f"{variable}_ahead", taken))
             self.named(loop, taken)
         ahead, self.step, self.slot = moved[variable], step, slot
-        rings = Rings(step, moved, {name: tile.ring for name, tile in loop.tiles.items()}, end)
+        tiles = {name: tile.ring for name, tile in loop.tiles.items()}
+        rings = Rings(step, moved, tiles, end, stages)
         self.begun |= {one.node: rings for one in behind}
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = []
