@@ -6,8 +6,10 @@ import argparse
 import datetime
 import json
 import platform
+import random
 import statistics
 import sys
+import time
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -26,6 +28,7 @@ __all__ = [
     "difference",
     "environment",
     "example_module",
+    "host_us",
     "in_turns",
     "markdown",
     "parse_arguments",
@@ -140,6 +143,29 @@ def in_turns(
     for _ in range(rounds):
         for name, run in contenders.items():
             times[name].append(measure(run, target, repeats))
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def host_us(
+    calls: Mapping[str, Callable[[], Any]], order: random.Random, rounds: int = 40, batch: int = 200
+) -> dict[str, float]:
+    """Return the microseconds of the host for each call: medians of batches in random order.
+
+    The driver's queue holds a batch, and waiting for the device is not timed.
+    """
+    import torch
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name in order.sample(sorted(calls), len(calls)):
+            call = calls[name]
+            call()
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(batch):
+                call()
+            times[name].append((time.perf_counter() - begin) / batch * 1e6)
+            torch.cuda.synchronize()
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 

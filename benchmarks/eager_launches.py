@@ -11,17 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
-BATCH, ROUNDS = 200, 60
+ROUNDS = 60
 
 
 def launches() -> dict[str, Any]:
@@ -58,26 +56,6 @@ def forms(launch: Any, folder: Path) -> list[Any]:
     return [getattr(module, launch.kernel) for module in modules]
 
 
-def timed(runs: dict[str, Callable[[], Any]], order: random.Random) -> dict[str, float]:
-    """Return microseconds of a launch of each."""
-    import torch
-
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    names = list(runs)
-    for _ in range(ROUNDS):
-        order.shuffle(names)
-        for name in names:
-            run = runs[name]
-            run()
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for _ in range(BATCH):
-                run()
-            times[name].append((time.perf_counter() - begin) / BATCH * 1e6)
-            torch.cuda.synchronize()
-    return {name: statistics.median(samples) for name, samples in times.items()}
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="of operands and order")
@@ -86,6 +64,7 @@ def main() -> int:
     asked = parser.parse_args()
     import torch
     import triton
+    from common import host_us
     from twin_cases import Twins
 
     if not torch.cuda.is_available():
@@ -113,7 +92,7 @@ def main() -> int:
             )
             runs.check()
             if not asked.compile:
-                row = table[name] = timed(runs, random.Random(asked.seed))
+                row = table[name] = host_us(runs, random.Random(asked.seed), ROUNDS)
                 print(f"| {name} | {row['ours']:.2f} | {row['triton']:.2f} |", flush=True)
     if asked.json:
         asked.json.write_text(json.dumps(table))

@@ -10,7 +10,7 @@ Needs a GPU.
 from __future__ import annotations
 
 import os
-import statistics
+import random
 import subprocess
 import sys
 import tempfile
@@ -22,7 +22,9 @@ from typing import Any, Callable
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from common import host_us  # noqa: E402
 
 KERNELS = 100
 HEAD = """
@@ -31,23 +33,6 @@ def k{i}(x, y, n, BLOCK: {gl}.constexpr):
     at = {gl}.program_id(0) * BLOCK + {gl}.arange(0, BLOCK, {gl}.BlockedLayout([1], [32], [4], [0]))
     {gl}.store(y + at, {gl}.load(x + at, mask=at < n) * {i} + {i}, mask=at < n)
 """
-
-
-def host_us(calls: dict[str, Callable[[], Any]], rounds: int = 40, batch: int = 300) -> dict:
-    """Call -> median host time, in turns, in microseconds."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(20):
-            call()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            for _ in range(batch):
-                call()
-            times[name].append((time.perf_counter() - begin) / batch * 1e6)
-    torch.cuda.synchronize()
-    return {name: statistics.median(samples) for name, samples in times.items()}
 
 
 def ops() -> None:
@@ -66,7 +51,8 @@ def ops() -> None:
             "launch": lambda: kernel[(1,)](x, out, 200, 2.0, BLOCK=256),
             "empty": lambda: nothing(x, out, 2.0),
             "op": lambda: whole(x, out, 2.0),
-        }
+        },
+        random.Random(0),
     )
     both = times["launch"] + times["empty"]
     print(
@@ -151,7 +137,8 @@ def bundle() -> None:
             "prepared": lambda: ours(x, y, 2048, 2.0, 512, layout),
             "bundled, prepared": lambda: theirs(x, y, 2048, 2.0),
             "bundled, [grid]": lambda: kernel[(4,)](x, y, 2048, 2.0),
-        }
+        },
+        random.Random(0),
     )
     for name, spent in times.items():
         print(f"{name}: {spent:.2f} us, {spent / times['prepared']:.2f} of the prepared launch")
