@@ -102,6 +102,7 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
             argument="LAYOUT",
             expected=f"a line with one of {', '.join(_lines(tree, path, known))}",
             got=f"{file}:{line}",
+            remedy="A scalar, a tensor that nothing reads, and one that a descriptor replaces has none.",
         )
     return list(unique.values())
 
@@ -205,6 +206,11 @@ def _chosen_in(kernel: str, graph: Graph, solution: Solution) -> list[Chosen]:
             held = [] if own == name else [f"as {name}"]
             homes = frozenset(map(_home_of, one.homes[name]))
             layouts.append(Chosen(kernel, own, layout, shape, one.bits, held + notes, homes))
+    for name, kind, fn in graph.tiles:
+        if name in written and isinstance(kind.layout, SharedLayout):
+            facts = kind.layout, kind.shape, kind.element.bits
+            notes = ["in shared memory, as its copies and the matrix unit need it"]
+            layouts.append(Chosen(kernel, name, *facts, notes, frozenset((_home_of(fn),))))
     return layouts
 
 

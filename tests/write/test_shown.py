@@ -62,6 +62,7 @@ def test_one_value_makes_a_picture(file, tmp_path):
     [
         (":10:nothing", "no such value with a layout"),
         (":1", "expected a line with one of place (line 9), value (line 10)"),
+        (":1", "one that a descriptor replaces has none"),
         ("", "expected FILE:LINE, with a number, got"),
         (":value", "expected FILE:LINE, with a number, got"),
     ],
@@ -113,7 +114,7 @@ product[(1,)](*np.ones((2, 4096), np.float16), np.ones(4096, np.float32), 64, 64
 
 
 def test_a_tile_is_shown_by_its_own_name(tmp_path):
-    """A ring of buffers holds it, of which one is shown."""
+    """A ring of buffers holds it, of which one is shown; so does one of a pipeline by descriptors."""
     path = tmp_path / "product.py"
     path.write_text(KERNEL.partition("\n\n\n@")[0] + "\n\n" + PRODUCT)
     line = next(i for i, t in enumerate(path.read_text().splitlines(), 1) if " x = " in t)
@@ -123,3 +124,6 @@ def test_a_tile_is_shown_by_its_own_name(tmp_path):
     assert result.stdout.startswith("x of product: NVMMASharedLayout(")
     assert "\n  as x_ring\n" in result.stdout
     assert "for a tensor of shape [64, 64]:\n  offset (4096): " in result.stdout
+    by_tiles = call(f"{path}:{line}:x", "--target", "sm_90")
+    assert by_tiles.stdout.startswith("x of product: NVMMASharedLayout("), by_tiles.output
+    assert "as x_ring" not in by_tiles.stdout

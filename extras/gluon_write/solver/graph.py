@@ -53,6 +53,7 @@ class _Builder:
         self.pairs: dict[tuple[Any, Place], Key] = {}  # call of `gl.broadcast` -> its first result
         self.weight = 1
         self.contexts: list[tuple[Any, ...]] = []  # of functions that a pass has changed
+        self.tiles: list[tuple[str, Any, Any]] = []
 
     def key(self, context: tuple[Any, ...], value: Any) -> Key:
         value = value.resolve()
@@ -331,6 +332,8 @@ class _Builder:
         operands = [v for v in op.operands() if isinstance(v.type, MemDescType)]
         for value in operands:
             view = self.views.get((context, id(value.resolve())))
+            if view is None or view[0] not in self.open:
+                self._note_tiles(op, context)
             if view is None:
                 continue
             key, root, steps = view
@@ -351,6 +354,16 @@ class _Builder:
             elif name not in _ANY_BUFFER or name == "memdesc_reinterpret":
                 demand = "fixed", root.type.layout, f"{op.called}, line {op.loc.line}"
                 self.about.append((key, demand, 1))
+
+    def _note_tiles(self, op: Any, context: Any) -> None:
+        """Note the named views of a buffer whose layout is written."""
+        for value in op.results:
+            if value.name and isinstance(value.type, MemDescType) and value.type.space == "shared":
+                self.tiles.append((value.name, value.type, self.home(context)))
+
+    def home(self, context: tuple[Any, ...]) -> Any:
+        """Return the function of the user's that names the values of a context."""
+        return self.drawn.called.get(context[-1]) if context else self.drawn.jits[0]
 
     def _seen(self, op: Any, context: Any, registers: Any, buffer: Any) -> None:
         """Relate a tensor to the buffer that it is copied to or from."""
@@ -487,8 +500,7 @@ def build(
                 one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
         name = getattr(value, "name", None)
         if name:
-            home = drawn.called.get(around[-1]) if around else drawn.jits[0]
-            one.homes.setdefault(name, []).append(home)
+            one.homes.setdefault(name, []).append(work.home(around))
         line = own_line(value)
         if line:
             one.line = min(one.line or line, line)
@@ -514,7 +526,7 @@ def build(
     for relation in relations:
         relation.known = known.setdefault(relation.rule(), relation.known)
     _note_runs(unknowns.values(), relations)
-    facts = drawn.jits, drawn.called, work.contexts
+    facts = drawn.jits, drawn.called, work.contexts, work.tiles
     return Graph(list(unknowns.values()), relations, lanes, warps, *facts)
 
 

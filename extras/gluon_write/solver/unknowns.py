@@ -239,6 +239,7 @@ class Graph:
         jits: the kernel and the functions that it calls, by number.
         called: place of a call -> the function.
         contexts: the calls around each function that a pass has changed.
+        tiles: (name, type, function that names it so) of each named view of a buffer whose layout is written.
         dependent: the kernel waits for the one in front of it, and can be placed before that has ended.
         short: which launches take the pipelined form of the kernel; None where all take one form.
         candidates: the layouts of each unknown, once somebody asked; few of them, or all.
@@ -251,6 +252,7 @@ class Graph:
     jits: list[Any]
     called: dict[Place, Any]
     contexts: list[tuple[Place, ...]] = field(default_factory=list)
+    tiles: list[tuple[str, Any, Any]] = field(default_factory=list)
     dependent: bool = False
     short: Optional[ShortLaunches] = None
     candidates: dict[bool, dict[int, list[AnyLayout]]] = field(default_factory=dict, repr=False)
