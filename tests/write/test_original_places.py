@@ -42,13 +42,14 @@ def norm(x, y, n, B: gl.constexpr):
 @pytest.mark.parametrize(
     "kernel, sizes, word, target",
     [
-        (gemm, (4096, 4000, 4096), "y = gl.load(", "ampere"), (gemm, (4096, 4000, 4096), "for k in", "hopper"),
+        (gemm, (4096, 4000, 4096), "y = gl.load(", "ampere"),
+        (gemm, (4096, 4000, 4096), "for k in", "hopper"),
         (gemm, (4096, 4096, 4000), "gl.store(", "hopper"), (norm, (4096, 4000), "gl.store(", "hopper"),
         (norm, (4000, 4096), "v = gl.load(", "hopper"),
     ],
 )  # fmt: skip
 def test_the_line_is_that_of_the_source(kernel, sizes, word, target):
-    """One copy of both tiles, as on Hopper, has the line of their loop."""
+    """One copy of both tiles, as on Hopper, has the line of their loop, and that of the load."""
     dtypes = (np.float16, np.float16, np.float32) if kernel is gemm else (np.float32,) * 2
     arrays = [np.ones(size, dtype) for size, dtype in zip(sizes, dtypes)]
     sizes = (64, 64, 64) if kernel is gemm else (4096, 1024)
@@ -57,6 +58,9 @@ def test_the_line_is_that_of_the_source(kernel, sizes, word, target):
     lines, first = inspect.getsourcelines(kernel.fn)
     known = [first + index for index, line in enumerate(lines) if word in line]
     assert caught.value.span.line in known and word in caught.value.span.text
+    if word == "for k in":
+        (load,) = caught.value.related
+        assert "y = gl.load(" in load.text and "the shape of the array" in str(caught.value)
 
 
 @pytest.mark.parametrize(

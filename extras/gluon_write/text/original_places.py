@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import Any, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 __all__ = ["at_original_places", "original_of"]
 
@@ -44,6 +45,7 @@ class _Head(NamedTuple):
     key: str
     words: frozenset[str]
     place: _Place
+    repeats: bool  # in a loop
 
 
 def _place(node: Any) -> Optional[_Place]:
@@ -52,7 +54,7 @@ def _place(node: Any) -> Optional[_Place]:
     return node.lineno, node.col_offset, node.end_lineno, node.end_col_offset
 
 
-def _heads(body: Sequence[ast.stmt]) -> Iterator[_Head]:
+def _heads(body: Sequence[ast.stmt], repeats: bool = False) -> Iterator[_Head]:
     for statement in body:
         parts: list[ast.AST] = []
         inner: list[Sequence[ast.stmt]] = []
@@ -69,9 +71,10 @@ def _heads(body: Sequence[ast.stmt]) -> Iterator[_Head]:
         names = " ".join(ast.unparse(part) for part in parts)
         first, last = statement, parts[-1] if inner and parts else statement
         place = (first.lineno, first.col_offset, *_end(last, first))
-        yield _Head(nodes, key, frozenset(re.findall(r"[A-Za-z]+", names)), place)
+        within = repeats or isinstance(statement, (ast.For, ast.While))
+        yield _Head(nodes, key, frozenset(re.findall(r"[A-Za-z]+", names)), place, within)
         for statements in inner:
-            yield from _heads(statements)
+            yield from _heads(statements, within)
 
 
 def _end(last: Any, first: Any) -> tuple[int, int]:
@@ -86,8 +89,12 @@ def _places(text: str, original: str) -> dict[_Place, _Place]:
     heads, known = (list(_heads(one.body)) for one in texts)
     places: dict[_Place, _Place] = {}
     whole = _place(texts[1])
+    loops: list[tuple[int, Optional[_Place]]] = []  # around a statement: column, place of it
     for head, number in zip(heads, _pairs(heads, known)):
         firsts: list[Optional[_Place]] = []
+        loops = [loop for loop in loops if loop[0] < head.place[1]]
+        if number is None and loops:
+            whole = loops[-1][1]
         if number is not None:
             whole = known[number].place
             if known[number].key == head.key:
@@ -96,6 +103,8 @@ def _places(text: str, original: str) -> dict[_Place, _Place]:
             place = _place(node)
             if place is not None and first is not None:
                 places[place] = first
+        if isinstance(head.nodes[0], (ast.For, ast.While)):
+            loops.append((head.place[1], whole))
     return places
 
 
@@ -109,10 +118,11 @@ def _pairs(heads: Sequence[_Head], known: Sequence[_Head]) -> Iterator[Optional[
         for i in range(block.size)
     }
     latest = 0
+    counts = Counter(word for one in known for word in one.words)
     for index, head in enumerate(heads):
         number = same.get(index)
         if number is None:
-            alike = [_alike(head, other) for other in known]
+            alike = [_alike(head, other, counts) for other in known]
             best = max(alike, default=0.0)
             near = (i for i, share in enumerate(alike) if share == best >= _LEAST_ALIKE)
             number = min(near, key=lambda i: abs(i - latest), default=None)
@@ -120,8 +130,15 @@ def _pairs(heads: Sequence[_Head], known: Sequence[_Head]) -> Iterator[Optional[
         yield number
 
 
-def _alike(one: _Head, other: _Head) -> float:
-    """Return the share of words that two statements have both; 1 for the same statement."""
+def _alike(one: _Head, other: _Head, counts: Mapping[str, int]) -> float:
+    """Return the share of words that two statements have both; 1 for the same statement.
+
+    Args:
+        counts: word -> the statements that have it; a rare one says more.
+    """
     if one.key == other.key:
         return 1.0
-    return len(one.words & other.words) / max(1, len(one.words | other.words))
+    both = sum(1 / counts[word] for word in one.words & other.words)
+    every = sum(1 / counts.get(word, len(counts)) for word in one.words | other.words)
+    moved_in = one.repeats and not other.repeats  # which passes seldom do
+    return both / max(1e-9, every) * (0.5 if moved_in else 1.0)

@@ -20,6 +20,7 @@ from gluon_sim.errors import (
     OutOfBoundsError,
     SimulatorError,
     UninitialisedError,
+    related,
 )
 from gluon_sim.memory.atomics import apply_atomic
 from gluon_sim.memory.guided import Guided
@@ -28,7 +29,8 @@ from gluon_sim.sanitizer.overflow import Wrapped, settle
 from gluon_sim.sanitizer.tracking import Tracking
 from gluon_sim.settings import Settings
 from gluon_sim.tracing.origins import Reached, Traffic, pointed_at
-from gluon_sim.tracing.words import called
+from gluon_sim.tracing.source import span_of
+from gluon_sim.tracing.words import called, described_at
 
 __all__ = ["Allocation", "Contents", "GlobalMemory", "Home"]
 
@@ -514,14 +516,18 @@ class GlobalMemory:
             else:
                 text = f"byte {address - home.low} of `{name}`, which has {home.high - home.low}"
         more = f" ({count} elements are outside)" if count > 1 else ""
-        raise OutOfBoundsError(
+        described = described_at(task.op)
+        shape = "" if described is None else "give the descriptor the shape of the array, "
+        error = OutOfBoundsError(
             f"{called(task.op, access)} outside {whose}: element {element} of program {program} is {text}{more}",
             report="bounds.global",
             argument=name,
-            remedy="Mask the access, or pass a larger array.",
+            remedy=f"Mask the access, {shape}or pass a larger array.",
             program=program,
             element=element,
         )
+        error.related = related(span_of(task.op.loc), span_of(described))
+        raise error
 
 
 def run_of(index: np.ndarray) -> Optional[int]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Optional
 
 from gluon_sim.tracing.calls import spelled
-from gluon_sim.tracing.ir import Op, Value
+from gluon_sim.tracing.ir import Location, Op, Value
 from gluon_sim.tracing.origins import origins
 from gluon_sim.tracing.program import Program
-from gluon_sim.tracing.types import MemDescType
+from gluon_sim.tracing.types import DescriptorType, MemDescType
 
 __all__ = [
     "BufferName",
     "between",
     "buffer_name",
     "called",
+    "described_at",
     "expression",
     "line_of",
     "threads_barrier",
@@ -80,6 +81,13 @@ def _view(value: Value) -> str:
 def called(op: Op, default: str) -> str:
     """Return the function that the kernel calls for an op, or else `default`."""
     return default if op.site is None else op.site.function
+
+
+def described_at(op: Op) -> Optional[Location]:
+    """Return the place where a kernel makes the descriptor that an op uses; None without one."""
+    values = [value for value in op.operands() if isinstance(value.type, DescriptorType)]
+    owners = [value.owner for value in values if isinstance(value.owner, Op)]
+    return owners[0].loc if owners and owners[0].name.startswith("make_") else None
 
 
 def line_of(op: Op, other: Optional[Op] = None) -> str:
