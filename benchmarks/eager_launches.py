@@ -65,7 +65,7 @@ def main() -> int:
     import torch
     import triton
     from common import host_us
-    from twin_cases import Twins
+    from runs import Twins
 
     if not torch.cuda.is_available():
         print("there is no GPU here", file=sys.stderr)

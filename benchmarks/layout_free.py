@@ -97,7 +97,7 @@ def main(families: Sequence[Cases], description: str | None) -> int:
             return 0
     import layout_free_cases
     from paired import raced
-    from twin_cases import Twins
+    from runs import Twins
 
     from gluon_write.preferred import preferred_form
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import sys
 from pathlib import Path
@@ -11,20 +10,12 @@ from typing import Any, Callable, Iterator
 
 import triton
 import triton.language as tl
+from runs import Runs, Twins, imported, wanted
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
-Runs = dict[str, Callable[[], Any]]
 Cases = Iterator[tuple[str, Runs]]
 PLACES = 10  # in memory that operands of copies and transposes have in turn: times differ from place to place
-
-
-def imported(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @functools.lru_cache(maxsize=None)
@@ -42,11 +33,6 @@ def in_turn(launch: Callable[..., Any], operands: list[Any]) -> Callable[[], Any
     """Return a function that launches with one pair of operands after the other."""
     turns = itertools.cycle(operands)
     return lambda: launch(*next(turns))
-
-
-def wanted(name: str, words: list[str]) -> bool:
-    """Return True if a case has one of the words that were asked for."""
-    return any(word in name for word in words)
 
 
 def rows_cases(folder: Path, words: list[str]) -> Cases:
@@ -303,7 +289,6 @@ def _shaped(
 ) -> Runs:  # fmt: skip
     """Return attention by pointers of a shape, and that by hand; all have one result."""
     import torch
-    from twin_cases import Twins
 
     import gluon_kernels as kernels
 

@@ -7,39 +7,13 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Iterator, NamedTuple
 
-from layout_free_cases import Runs, imported, wanted
+from runs import Runs, Twins, imported, wanted
 
 FOLDER = Path(__file__).resolve().parent
 PORTED = ("twin_elements", "twin_gemms", "twin_mixtures")  # files with what Gluon has no names for
 MARK = '@gluon.jit(layouts="auto")'
 DEVICE = "cuda"
 IMPORTS = "import gluon_core as gluon\nfrom gluon_core import language as tl\n"
-
-
-class Twins(Runs):
-    """The forms of a launch, and the results that they share."""
-
-    def __init__(self, runs: Runs, results: list[Any], added: bool, apart: float) -> None:
-        super().__init__(runs)
-        self.results, self.added, self.apart = results, added, apart
-
-    def check(self) -> None:
-        """Run all, and raise where a result of ours is further from another one than rounding explains."""
-        import torch
-
-        both: dict[str, list[Any]] = {}
-        for name, run in self.items():
-            for result in self.results:
-                result.fill_(0 if self.added else 3)
-            run()
-            both[name] = [result.clone() for result in self.results]
-        ours = [result.double() for result in both.pop("ours")]
-        for name, results in both.items():
-            for one, other in zip(ours, (result.double() for result in results)):
-                apart = (one - other).norm()
-                distance = 0.0 if apart == 0 else (apart / other.norm()).item()
-                if not torch.isfinite(one).all() or not distance <= self.apart:
-                    raise ValueError(f"results of {name} differ by {distance:.2g} of their norm")
 
 
 class Launch(NamedTuple):
