@@ -42,6 +42,7 @@ __all__ = ["strided"]
 _ENDLESS = "2147483647"
 _MOST_RANK = 5
 _ALIGNED = 16  # bytes: places along a row are multiples
+_LONG = 64  # bits of an integer that no coordinate has
 _APART = 8  # elements, which are so many bytes
 _HINTS = ("cache_modifier", "eviction_policy")
 _CACHED = ("", ".ca", ".cg", ".cs", ".wb")  # hints that leave the order of accesses as it is
@@ -270,14 +271,31 @@ class _Reader(IndexForms):
         return terms[0][0], bits // 8
 
     @cached_property
-    def pointers(self) -> set[str]:
-        """Return the parameters that are pointers."""
+    def types(self) -> dict[str, Any]:
+        """Return the types of the parameters that are no constants."""
         functions = self.drawn.program.functions.values()
         kernel = next(one for one in functions if one.name == self.tree.name)
         listed = self.tree.args
         names = [a.arg for a in (*listed.posonlyargs, *listed.args, *listed.kwonlyargs)]
         passed = [name for name in names if name not in self.drawn.constants]
-        return {name for name, one in zip(passed, kernel.arguments) if hasattr(one.type, "pointee")}
+        return {name: one.type for name, one in zip(passed, kernel.arguments)}
+
+    @cached_property
+    def pointers(self) -> set[str]:
+        """Return the parameters that are pointers."""
+        return {name for name, kind in self.types.items() if hasattr(kind, "pointee")}
+
+    @cached_property
+    def wide(self) -> set[str]:
+        """Return the names of integers of 64 bits."""
+        names = {n for n, kind in self.types.items() if getattr(kind, "bits", 0) == _LONG}
+        for statement in nodes_in(self.tree):
+            if isinstance(statement, ast.Assign):
+                place = place_of(statement.value, 0)
+                values = self.drawn.returned.get(place, ()) if place else ()
+                if any(getattr(value.type, "bits", 0) == _LONG for value in values):
+                    names |= stores(statement)
+        return names
 
     def _limits(self, mask: Optional[ast.expr]) -> list[_Limit]:
         """Return what a mask asks.
@@ -403,10 +421,15 @@ class _Reader(IndexForms):
             (*[_ENDLESS] * len(batch), extents[outer], extents[inner]),
             (*(step.text() for step in batch), stride.text(), "1"),
             (ranges[outer].size, ranges[inner].size),
-            tuple(one.text() for one in place),
+            tuple(map(self._coordinate, place)),
             inner == 0,
             (*[None] * len(batch), *guarded),
         )
+
+    def _coordinate(self, place: Polynomial) -> str:
+        """Return the text of a coordinate, which has 32 bits."""
+        wide = place.names & self.wide
+        return f"({place.text()}).to({self.space}.int32)" if wide else place.text()
 
     def _is_asked(self, node: ast.Call, extent: str) -> bool:
         """Return True if an access is not executed where an extent is 0: its loop ends there."""

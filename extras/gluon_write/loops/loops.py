@@ -142,13 +142,13 @@ def orders_memory(reader: Any, node: ast.For) -> bool:
     return _calls(reader, node, _ORDERS)
 
 
-def may_write(reader: Any, node: ast.For) -> bool:
-    """Return True if a step calls a function that may write to memory."""
+def may_write(reader: Any, node: ast.stmt) -> bool:
+    """Return True if a statement calls a function that may write to memory."""
     return _calls(reader, node, _WRITES)
 
 
-def _calls(reader: Any, node: ast.For, words: re.Pattern[str]) -> bool:
-    """Return True if a step calls a function of such a name, or one of the kernel's that has the word in its text."""
+def _calls(reader: Any, node: ast.stmt, words: re.Pattern[str]) -> bool:
+    """Return True if a statement calls a function of such a name, or one of the kernel's that has the word in its text."""
     calls = [call for call in nodes_in(node) if isinstance(call, ast.Call)]
     called = [reader.called(call) for call in calls]
     texts = [one.src for one in called if one in reader.drawn.jits]

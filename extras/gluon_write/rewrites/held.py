@@ -98,7 +98,7 @@ class Operands(Form):
         taken = set(re.findall(r"\w+", self.source))
         names: dict[_Key, str] = {}
         shapes: dict[_Key, Any] = {}  # of the products that it was converted for
-        stored: set[_Key] = set()  # of those that shared memory holds
+        stored: set[_Key] = set()  # of those that shared memory holds, for products of any shape
         first: dict[tuple[int, str], _Key] = {}  # loop and first operand -> of what it multiplies
         edits: list[tuple[ast.expr, str]] = []
         for operand, loop, product in self._operands(self.tree, []):
@@ -106,7 +106,7 @@ class Operands(Form):
             role = self._role(operand, product, loop)
             others = self._loops_before(loop, mentions(operand))
             before = [(one.lineno, text, role) for one in others]
-            alike = [key for key in before if shape and shapes.get(key) == shape]
+            alike = [k for k in before if k in stored or shape and shapes.get(k) == shape]
             key = alike[0] if alike else (loop.lineno, text, role)
             if role == "second":
                 key = first.get((loop.lineno, text), key)  # both are read by rows

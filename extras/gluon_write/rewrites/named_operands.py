@@ -1,4 +1,15 @@
-"""Name second operands that a statement with a product computes, so that loops may store them for units that read shared memory.
+"""Name tiles that a statement of a loop of products loads and changes, so that they may be copied ahead.
+
+    w = gl.load(w_ptrs).to(x.dtype)
+    acc = gl.portable.mma(x, w, acc)
+
+becomes
+
+    w_loaded = gl.load(w_ptrs)
+    w = w_loaded.to(x.dtype)
+    acc = gl.portable.mma(x, w, acc)
+
+Second operands that a statement with a product computes get names, too, so that loops may store them for units that read shared memory.
 
     o = gl.portable.mma(q, state.to(gl.float16), o)
 
@@ -15,14 +26,23 @@ import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
-from gluon_write.loops.loops import viewed
+from gluon_write.loops.loops import may_write, viewed
 from gluon_write.text.form import Form, edited, free_name, one_line, rewritten
-from gluon_write.text.syntax import nodes_in, operands_of
-from gluon_write.tracing.sketch import Sketch
+from gluon_write.text.syntax import nodes_in, operands_of, stores
+from gluon_write.tracing.sketch import Sketch, place_of
 
-__all__ = ["with_named_operands"]
+__all__ = ["with_named_loads", "with_named_operands"]
 
 _OTHERS = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
+
+
+def with_named_loads(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel whose loops of products load tiles in statements of their own, or the kernel.
+
+    Args:
+        drawn: the traced kernel.
+    """
+    return rewritten(fn, drawn.jits, lambda jit, number: _Loads(jit, number, drawn).text())
 
 
 def with_named_operands(fn: Any, drawn: Sketch) -> Any:
@@ -31,27 +51,40 @@ def with_named_operands(fn: Any, drawn: Sketch) -> Any:
     Args:
         drawn: the traced kernel.
     """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Namer(jit).text())
+    return rewritten(fn, drawn.jits, lambda jit, number: _Namer(jit, number, drawn).text())
 
 
 class _Namer(Form):
+    suffix = "operand"
+
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn)
+        self.number, self.drawn = number, drawn
+
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
         taken = set(re.findall(r"\w+", self.source))
         edits: list[tuple[ast.expr, str]] = []
         before: list[tuple[int, str]] = []
-        for statement, operand in self._operands():
-            words = (node.id for node in nodes_in(operand) if isinstance(node, ast.Name))
-            name = free_name(f"{next(w for w in words if w not in self.scope)}_operand", taken)
-            edits.append((operand, name))
-            line = f"{' ' * statement.col_offset}{name} = {one_line(self.text_of(operand))}"
+        for statement, part in self._parts():
+            own = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
+            if own.strip():
+                continue
+            name = free_name(f"{self._word(statement, part)}_{self.suffix}", taken)
+            edits.append((part, name))
+            line = f"{' ' * statement.col_offset}{name} = {one_line(self.text_of(part))}"
             before.append((statement.lineno, line))
         lines = edited(self.source, edits).splitlines() if edits else []
-        for number, line in sorted(before, reverse=True):
+        for number, line in sorted(before, key=lambda one: one[0], reverse=True):
             lines.insert(number - 1, line)
         return "\n".join(lines) + "\n" if edits else None
 
-    def _operands(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    def _word(self, statement: ast.stmt, part: ast.expr) -> str:
+        """Return the word that the new name begins with."""
+        words = (node.id for node in nodes_in(part) if isinstance(node, ast.Name))
+        return next(word for word in words if word not in self.scope)
+
+    def _parts(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
         """Yield the statements of loops with a product whose second operand they compute, and that operand."""
         for loop in nodes_in(self.tree):
             for statement in loop.body if isinstance(loop, ast.For) else ():
@@ -59,8 +92,7 @@ class _Namer(Form):
                 if not isinstance(product, ast.Call) or self.called(product) is not portable.mma:
                     continue
                 operand = operands_of(product)[1:2]
-                own = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
-                if operand and not own.strip() and self._computes(operand[0]):
+                if operand and self._computes(operand[0]):
                     yield statement, operand[0]
 
     def _computes(self, operand: ast.expr) -> bool:
@@ -73,3 +105,35 @@ class _Namer(Form):
             return False
         named = any(isinstance(n, ast.Name) and n.id not in self.scope for n in nodes)
         return named and portable.mma not in called and portable.load not in called
+
+
+class _Loads(_Namer):
+    suffix = "loaded"
+
+    def _word(self, statement: ast.stmt, part: ast.expr) -> str:
+        return next(iter(sorted(stores(statement))))
+
+    def _parts(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
+        """Yield the statements of loops of products that change tiles as they load them, and each load."""
+        for loop in nodes_in(self.tree):
+            if not isinstance(loop, ast.For):
+                continue
+            if all(self.called(node) is not portable.mma for node in nodes_in(loop)):
+                continue
+            for statement in loop.body:
+                if isinstance(statement, ast.Assign) and self._evaluates(statement):
+                    for node in nodes_in(statement.value):
+                        if node is not statement.value and self._loads_tile(node):
+                            yield statement, node
+
+    def _evaluates(self, statement: ast.Assign) -> bool:
+        """Return True for a statement whose loads may come first: no other part writes memory."""
+        others = any(isinstance(node, _OTHERS) for node in nodes_in(statement))
+        return not others and not may_write(self, statement)
+
+    def _loads_tile(self, node: ast.AST) -> bool:
+        if self.called(node) is not language.load:
+            return False
+        place = place_of(node, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        return any(len(getattr(value.type, "dims", ())) > 1 for value in values)

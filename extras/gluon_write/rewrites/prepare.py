@@ -14,7 +14,7 @@ from gluon_write.rewrites.gather_axes import gathered_along_first
 from gluon_write.rewrites.inline import makers_inlined, makes, steps_inlined
 from gluon_write.rewrites.kept_rows import with_kept_rows
 from gluon_write.rewrites.methods import methods_called
-from gluon_write.rewrites.named_operands import with_named_operands
+from gluon_write.rewrites.named_operands import with_named_loads, with_named_operands
 from gluon_write.rewrites.own_names import with_own_names
 from gluon_write.rewrites.packed_rows import with_packed_rows
 from gluon_write.rewrites.per_call import per_call
@@ -59,8 +59,8 @@ def prepared(
     fn, drawn = taken_in_loops(fn, drawn, traced)
     kept = partial(with_kept_rows, threads=warps * target.warp_size)
     for written in (
-        with_own_names, divided_once, gathered_along_first, with_named_operands, with_packed_rows, kept,
-        in_whole_steps, with_relaxed_sums, partial(with_powers_of_two, target=target),
+        with_own_names, divided_once, gathered_along_first, with_named_loads, with_named_operands,
+        with_packed_rows, kept, in_whole_steps, with_relaxed_sums, partial(with_powers_of_two, target=target),
     ):  # fmt: skip
         whole = written(fn, drawn)
         if whole is not fn:

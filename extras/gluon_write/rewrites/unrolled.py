@@ -11,7 +11,8 @@ becomes
     low, high = gl.split(gl.reshape(v, [N >> 1 + 1, 2]))
     v = low + high
 
-since an expression has one layout. A function whose calls have loops of other rounds is copied for each call.
+since an expression has one layout. So are a few rounds of products in each step of a loop, whose tiles may then be copied
+steps ahead. A function whose calls have loops of other rounds is copied for each call.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Callable, Iterator, Optional
 
+from gluon_core import language, portable
 from gluon_write.rewrites.per_call import copied_per_call
 from gluon_write.text.form import Form, changed_copy, edited
 from gluon_write.text.syntax import mentions, nodes_in, stores
@@ -27,11 +29,12 @@ from gluon_write.tracing.sketch import Sketch, place_of
 __all__ = ["unrolled"]
 
 _MOST_LINES = 3000  # of a function
+_MOST_ROUNDS = 8  # of products whose tiles are copied ahead
 _MOST_COPIES = 8  # times that functions are copied, which may call each other
 
 
 def unrolled(fn: Any, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
-    """Return a kernel without compile-time loops over tensors of several shapes, and its trace.
+    """Return a kernel without compile-time loops over tensors of several shapes or over a step's products, and its trace.
 
     Args:
         traced: traces a kernel.
@@ -82,13 +85,26 @@ class _Function(Form):
         place = place_of(loop.iter, self.number)
         return self.drawn.rounds.get(place, set()) if place else set()
 
-    def _loops(self, node: ast.AST) -> Iterator[ast.For]:
-        """Yield the outermost loops to write out."""
+    def _loops(self, node: ast.AST, in_step: bool = False) -> Iterator[ast.For]:
+        """Yield the outermost loops to write out.
+
+        Args:
+            in_step: the node is within a loop that runs on the device.
+        """
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.For) and self._rounds(child) and self._differs(child):
-                yield child
-            else:
-                yield from self._loops(child)
+            rounds = self._rounds(child) if isinstance(child, ast.For) else ()
+            if isinstance(child, ast.For) and rounds:
+                if self._differs(child) or in_step and self._feeds_products(child, len(rounds)):
+                    yield child
+                    continue
+            steps = isinstance(child, ast.For) and not self._known(child)
+            yield from self._loops(child, in_step or steps)
+
+    def _feeds_products(self, loop: ast.For, rounds: int) -> bool:
+        """Return True for a few rounds that load tiles and multiply them."""
+        called = [self.called(node) for node in nodes_in(loop)]
+        loads = language.load in called or portable.load in called
+        return loads and portable.mma in called and rounds <= _MOST_ROUNDS
 
     def _rounds(self, loop: ast.For) -> tuple[int, ...]:
         """Return the values of the variable of a compile-time loop; none where its body assigns it."""

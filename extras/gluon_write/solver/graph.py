@@ -576,6 +576,7 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
         dim = next((d for d, step in enumerate(steps) if step == 1), len(dims) - 1)
         access.together = strides.aligned(context, pointer, mask, dim)
         access.alike = strides.alike(context, mask, dims)
+        access.means = strides.means(context, pointer, len(dims))
         one.accesses.append(access)
 
 

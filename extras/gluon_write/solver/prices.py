@@ -145,11 +145,12 @@ def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
     near = next((n for n, step in zip(access.shape, access.strides) if step == 1), 0)
     if rank == _MATRIX and access.weight == 1 and 0 < near * access.bits < 8 * _SECTOR:
         far = [near] * rank
-    steps = [one if step is None else step for one, step in zip(far, access.strides)]
+    means = access.means or access.strides
+    steps = [one if step is None else step for one, step in zip(far, means)]
     lanes = _coordinates(_bases(layout, access.shape).get("lane", ()), rank)
     vector = vector_of(layout, access)
     size = max(1, access.bits // 8)
-    starts = (lanes @ np.array(steps, dtype=np.int64)) * size
+    starts = np.floor(lanes @ np.array(steps)).astype(np.int64) * size
     firsts, lasts = starts // part, (starts + vector * size - 1) // part
     return len(np.unique(np.concatenate([firsts, lasts])))
 

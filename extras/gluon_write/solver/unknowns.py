@@ -32,6 +32,7 @@ class Access:
         together: neighbours that are surely aligned, and that a mask treats alike.
         place: of the call. least: bits that a thread has to move at once; 0 of loads and stores.
         alike: dimensions along which all elements have one condition.
+        means: the elements per step in the mean, where neighbours share some.
     """
 
     name: str
@@ -44,11 +45,12 @@ class Access:
     place: Optional[Place] = None
     least: int = 0
     alike: tuple[int, ...] = ()
+    means: tuple[Optional[float], ...] = ()
 
     def form(self) -> tuple[Any, ...]:
         """Return the arguments of an access that costs as much, but for where it is in the source."""
         name = next((kind for kind in ("copy", "atomic", "store") if kind in self.name), "")
-        how = self.bits, self.weight, self.together, None, self.least
+        how = self.bits, self.weight, self.together, None, self.least, (), self.means
         return name, 0, tuple(self.strides), tuple(self.shape), *how
 
 

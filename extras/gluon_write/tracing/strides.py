@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 __all__ = ["Strides"]
 
 Steps = tuple[
     Optional[int], ...
 ]  # in elements, per dimension; None: not known, taken for far apart
+Means = tuple[Optional[float], ...]
 _FOLLOW = 8  # neighbours that `gl.max_contiguous` says follow each other
 _ALIGNED = 64  # more is not needed
 _ADDED = frozenset("add sub addptr srem urem minsi maxsi minui maxui".split())
@@ -31,6 +32,8 @@ class Strides:
         # For each dimension, as many neighbours as surely have these steps, from a multiple on;
         # `_ALIGNED` of them are all.
         self._runs: dict[tuple[Any, int], tuple[int, ...]] = {}
+        # Steps of values whose neighbours share quotients: in the mean, which may be less than one.
+        self._means: dict[tuple[Any, int], Means] = {}
         self._constants: dict[int, int] = {}
         self._compiled: set[tuple[Any, int]] = set()  # values that a compiler computes
         # A divisor of all elements, and for each dimension one of the first of as many neighbours.
@@ -60,19 +63,19 @@ class Strides:
             self._compiled.add((inner, id(value.resolve())))
 
     def across(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
-        known = self._steps.get((outer, id(source.resolve())))
-        if known is not None:
-            self._steps.setdefault((inner, id(value.resolve())), known)
-        runs = self._runs.get((outer, id(source.resolve())))
-        if runs is not None:
-            self._runs.setdefault((inner, id(value.resolve())), runs)
-        number = self._multiples.get((outer, id(source.resolve())))
-        if number is not None:
-            self._multiples.setdefault((inner, id(value.resolve())), number)
+        facts: Any
+        for facts in (self._steps, self._runs, self._means, self._multiples):
+            known = facts.get((outer, id(source.resolve())))
+            if known is not None:
+                facts.setdefault((inner, id(value.resolve())), known)
 
     def of(self, context: Any, value: Any, rank: int) -> Steps:
         """Return the steps of a value of `rank` dimensions."""
         return self._steps.get((context, id(value.resolve())), (None,) * rank)
+
+    def means(self, context: Any, value: Any, rank: int) -> Means:
+        """Return the steps in the mean, with those of quotients by a constant."""
+        return self._means.get((context, id(value.resolve())), self.of(context, value, rank))
 
     def compiled(self, context: Any, value: Any) -> bool:
         """Return True for an index or a mask that follows from numbers of the program alone."""
@@ -235,10 +238,12 @@ class Strides:
         key = (context, id(result.resolve()))
         rank = len(result.type.dims)
         if key not in self._steps:
-            self._steps[key] = self._steps_of(op, context, rank)
+            self._steps[key] = steps = self._steps_of(op, context, rank, self.of)
+            if None in steps:
+                self._means[key] = self._steps_of(op, context, rank, self.means)
             self._runs[key] = tuple(self._runs_of(op, context, dim) for dim in range(rank))
 
-    def _steps_of(self, op: Any, context: Any, rank: int) -> Steps:
+    def _steps_of(self, op: Any, context: Any, rank: int, of: Callable[..., Any]) -> Any:
         name, operands = op.name, list(op.operands())
         if name == "make_range":
             return (1,)
@@ -248,7 +253,7 @@ class Strides:
             return (0,) * rank
         if not operands:
             return (None,) * rank
-        first = self.of(context, operands[0], len(operands[0].type.dims))
+        first = of(context, operands[0], len(operands[0].type.dims))
         if name in _KEEPS:
             return first
         if name == "broadcast":
@@ -260,13 +265,15 @@ class Strides:
         if name == "trans":
             return tuple(first[d] for d in op.args[1])
         if len(operands) == 2 and all(len(o.type.dims) in (0, rank) for o in operands):
-            return self._of_two(name, operands, context, rank)
-        if all(s == 0 for o in operands for s in self.of(context, o, len(o.type.dims) or rank)):
+            return self._of_two(name, operands, context, rank, of)
+        if all(s == 0 for o in operands for s in of(context, o, len(o.type.dims) or rank)):
             return (0,) * rank
         return (None,) * rank
 
-    def _of_two(self, name: str, operands: list[Any], context: Any, rank: int) -> Steps:
-        one, other = (self.of(context, o, rank) for o in operands)
+    def _of_two(
+        self, name: str, operands: list[Any], context: Any, rank: int, of: Callable[..., Any]
+    ) -> Any:
+        one, other = (of(context, o, rank) for o in operands)
         if name in ("add", "addptr"):
             return tuple(None if a is None or b is None else a + b for a, b in zip(one, other))
         if name == "sub":
@@ -277,7 +284,9 @@ class Strides:
             return tuple(self._product(a, b, operands) for a, b in zip(one, other))
         if name in _DIVISIONS:
             shared = [self._quotients(context, operands, dim) >= _FOLLOW for dim in range(rank)]
-            return tuple(0 if alike else None for alike in shared)
+            number = self._constants.get(id(operands[1])) if of == self.means else None
+            apart = [None if a is None or not number else a / number for a in one]
+            return tuple(0 if alike else mean for alike, mean in zip(shared, apart))
         return tuple(0 if a == 0 and b == 0 else None for a, b in zip(one, other))
 
     def _quotients(self, context: Any, operands: list[Any], dim: int) -> int:
@@ -320,7 +329,7 @@ class Strides:
         every = (self._run(context, one, d) for one in operands for d in range(len(one.type.dims)))
         return min(every, default=_ALIGNED)
 
-    def _product(self, a: Optional[int], b: Optional[int], operands: list[Any]) -> Optional[int]:
+    def _product(self, a: Any, b: Any, operands: list[Any]) -> Any:
         if a == 0 and b == 0:
             return 0
         for step, uniform, factor in ((a, b, operands[1]), (b, a, operands[0])):
