@@ -13,15 +13,23 @@ pytestmark = pytest.mark.once
 
 
 @gluon.jit(layouts="auto")
-def chained(x, first, second, out, K, B: gl.constexpr, D: gl.constexpr):
+def chained(x, first, second, out, whole, K, B: gl.constexpr, D: gl.constexpr):
     rows, lane = gl.arange(0, B), gl.arange(0, D)
     kept = gl.load(x + rows[:, None] * D + lane[None, :]) * 2
     acc = gl.zeros([B, D], gl.float32)
-    for k in range(0, K, D):
+    for k in range(0, whole, D):
         unit = k + lane
         place = first + lane[:, None] * K + unit[None, :]
         left = gl.load(place)
         hidden = gl.portable.mma(kept, left, gl.zeros([B, D], gl.float32))
+        hidden = gl.maximum(hidden, 0.0).to(kept.dtype)
+        right = gl.load(second + unit[:, None] * D + lane[None, :])
+        acc = gl.portable.mma(hidden, right, acc)
+    for k in range(whole, K, D // 2):
+        unit = k + gl.arange(0, D // 2)
+        place = first + lane[:, None] * K + unit[None, :]
+        left = gl.load(place)
+        hidden = gl.portable.mma(kept, left, gl.zeros([B, D // 2], gl.float32))
         hidden = gl.maximum(hidden, 0.0).to(kept.dtype)
         right = gl.load(second + unit[:, None] * D + lane[None, :])
         acc = gl.portable.mma(hidden, right, acc)
@@ -35,11 +43,14 @@ def test_units_read_kept_operands_from_shared_memory(chosen_sources):
         (rng.standard_normal(shape) * 0.3).astype(np.float16) for shape in ((64, 32), (32, 96), (96, 32))
     )  # fmt: skip
     out = np.zeros((64, 32), np.float32)
-    chained[(1,)](x, first, second, out, 96, 64, 32, num_warps=4, num_stages=3, target="sim:hopper")
+    chained[(1,)](
+        x, first, second, out, 64, 96, 64, 32, num_warps=4, num_stages=3, target="sim:hopper"
+    )
     hidden = np.maximum(2 * x.astype(np.float32) @ first.astype(np.float32), 0).astype(np.float16)
     assert np.allclose(out, hidden.astype(np.float32) @ second.astype(np.float32), atol=1e-2)
     text = chosen_sources[-1]
     assert "kept_operand = gl.allocate_shared_memory(kept.dtype, kept.shape, value=kept)" in text
+    assert text.count("value=kept") == 1  # for products of 32 and of 16 columns
     # Copies start behind the second product, and nothing computes addresses for the step itself.
     loop = text[text.index("for k in range") :]
     assert loop.index("mma(hidden,") < loop.index("async_load(") < loop.index("step += 1")

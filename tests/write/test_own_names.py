@@ -55,3 +55,28 @@ def test_a_tile_that_a_step_changes_is_copied(chosen_sources):
     assert np.array_equal(c, np.maximum(a, 0) * scales @ b.astype(np.float32))
     assert "x_2 = x_2_ring.index(slot).load()" in chosen_sources[0]
     assert "scale = scale_ring.index(slot).load()" in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def rounds(a, codes, c, K, B: gl.constexpr, BK: gl.constexpr):
+    """Multiply by the numbers of two tables of bytes, which a compile-time loop takes in turn."""
+    row, step = gl.arange(0, B), gl.arange(0, BK)
+    acc = gl.zeros([B, B], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + row[:, None] * K + (k + step)[None, :])
+        for part in gl.static_range(2):
+            y = gl.load(codes + (part * K + k + step)[:, None] * B + row[None, :]).to(gl.float16)
+            acc = gl.portable.mma(x, y, acc)
+    gl.store(c + row[:, None] * B + row[None, :], acc)
+
+
+def test_a_tile_that_an_expression_of_a_round_changes_is_copied(chosen_sources):
+    rng = np.random.default_rng(5)
+    a, codes = (
+        rng.integers(-3, 4, s).astype(t)
+        for s, t in (((64, 64), np.float16), ((2, 64, 64), np.int8))
+    )
+    c = np.zeros((64, 64), np.float32)
+    rounds[(1,)](a, codes, c, 64, 64, 32, num_stages=3, target="sim:sm_90")
+    assert np.array_equal(c, a @ codes.sum(0).astype(np.float32))
+    assert "y_2_loaded_ring" in chosen_sources[0] and "warpgroup_mma(x, y_2," in chosen_sources[0]

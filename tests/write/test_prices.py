@@ -248,3 +248,21 @@ def test_two_of_the_widest_loads_fill_a_thread():
     signature = {"x": "*bf16:16", "q": "*fp8e4nv:16", "s": "*fp32:16"}
     text = gluon.compile(scaled_groups, target="sm_90", signature=signature, constexprs={"G": 16})
     assert "sizePerThread = [1, 16], threadsPerWarp = [4, 8]" in text.asm["ttgir"]
+
+
+@gluon.jit(layouts="auto")
+def pruned(weights, out, N, K: gl.constexpr, BN: gl.constexpr):
+    """Copy kept pairs of weights, each to the four columns that it belongs to."""
+    column, k = gl.arange(0, BN), gl.arange(0, K)
+    kept = gl.load(weights + column[None, :] * N + (k // 4 * 2)[:, None])
+    gl.store(out + k[:, None] * N + column[None, :] * N * K, kept)
+
+
+def test_lanes_share_quotients():
+    """Their addresses are neighbours, where those of columns are as far apart as an argument says."""
+    signature = {"weights": "*fp16:16", "out": "*fp16:16", "N": "i32"}
+    constants = {"K": 64, "BN": 64}
+    text = gluon.compile(pruned, target="sm_90", signature=signature, constexprs=constants)
+    load = re.search(r"tt\.load .*?(#blocked\d*)>", text.asm["ttgir"])
+    layout = re.search(rf"{load[1]} = #ttg\.blocked<(.*)>", text.asm["ttgir"])
+    assert "threadsPerWarp = [32, 1]" in layout[1]

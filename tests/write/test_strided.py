@@ -126,6 +126,14 @@ def test_a_loop_without_steps_has_one_of_empty_tiles_where_sums_are_in_tensor_me
     assert "k * 64 + behind_K" in chosen_sources[0]
 
 
+def test_a_batch_may_be_counted_with_64_bits(tmp_path, chosen_sources):
+    """Its coordinate is cast, for those of descriptors have 32."""
+    far = "\n    batch = gl.program_id(1).to(gl.int64)\n    b = b + batch * N * K"
+    c, a, b = launched(tmp_path, **{**MASKED, "rows": MASKED["rows"] + far})
+    assert np.allclose(c[:M], a @ b, atol=1e-2)
+    assert "(batch).to(gl.int32)" in chosen_sources[0]
+
+
 def test_an_extent_may_have_a_letter_of_cdiv_for_a_name(tmp_path, chosen_sources, monkeypatch):
     def renamed(text):
         return re.sub(r"\bK\b", "d", text)

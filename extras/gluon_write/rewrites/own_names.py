@@ -14,7 +14,8 @@ becomes
         x = gl.load(b_tile)
         other = gl.portable.mma(x, y, other)
 
-so that both may be copied ahead; so does a tile that a step changes, `x = gl.maximum(x, 0)`, before it is multiplied. The last tile keeps the name, which the next step and the text behind the loop may read.
+so that both may be copied ahead; so does a tile that a step changes, `x = gl.maximum(x, 0)`, before it is multiplied, and
+each operand of a product that it computes. The last tile keeps the name, which the next step and the text behind the loop may read.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
+from gluon_write.loops.loops import viewed
 from gluon_write.text.form import Form, edited, free_name, rewritten
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import nodes_in, operands_of
 from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["with_own_names"]
@@ -61,16 +63,19 @@ class _Names(Form):
         return edited(self.source, edits) if edits else None
 
     def _pairs(self, loop: ast.For) -> Iterator[tuple[ast.Assign, ast.Assign]]:
-        """Yield each load of a tile whose name another statement of a loop takes, and that statement."""
+        """Yield each load or operand of a product whose name another statement of a loop takes, and that statement."""
         named: dict[str, list[ast.Assign]] = {}
-        multiplies = any(self.called(node) is portable.mma for node in nodes_in(loop))
+        products = [node for node in nodes_in(loop) if self.called(node) is portable.mma]
+        operands = {viewed(one, self) for node in products for one in operands_of(node)}
         for statement in loop.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 target = statement.targets[0]
                 if isinstance(target, ast.Name):
                     named.setdefault(target.id, []).append(statement)
-        for stored in named.values():
+        for name, stored in named.items():
             loads = [s for s in stored if self.called(s.value) in (language.load, portable.load)]
-            changed = multiplies and loads and stored[-1] not in loads
-            if len(loads) >= _SEVERAL or changed:
+            changed = products and loads and stored[-1] not in loads
+            if name in operands:
+                yield from zip(stored, stored[1:])
+            elif len(loads) >= _SEVERAL or changed:
                 yield from ((s, t) for s, t in zip(stored, stored[1:]) if s in loads)
