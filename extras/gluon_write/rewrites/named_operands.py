@@ -123,8 +123,9 @@ class _Loads(_Namer):
             for statement in loop.body:
                 if isinstance(statement, ast.Assign) and self._evaluates(statement):
                     for node in nodes_in(statement.value):
-                        if node is not statement.value and self._loads_tile(node):
-                            yield statement, node
+                        if isinstance(node, ast.Call) and node is not statement.value:
+                            if self._loads_tile(node):
+                                yield statement, node
 
     def _evaluates(self, statement: ast.Assign) -> bool:
         """Return True for a statement whose loads may come first: no other part writes memory."""

@@ -65,7 +65,8 @@ class _Names(Form):
     def _pairs(self, loop: ast.For) -> Iterator[tuple[ast.Assign, ast.Assign]]:
         """Yield each load or operand of a product whose name another statement of a loop takes, and that statement."""
         named: dict[str, list[ast.Assign]] = {}
-        products = [node for node in nodes_in(loop) if self.called(node) is portable.mma]
+        calls = [node for node in nodes_in(loop) if isinstance(node, ast.Call)]
+        products = [call for call in calls if self.called(call) is portable.mma]
         operands = {viewed(one, self) for node in products for one in operands_of(node)}
         for statement in loop.body:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
