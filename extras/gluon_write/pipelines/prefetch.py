@@ -26,7 +26,7 @@ from gluon_write.loops.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import Edit, Loop, Tile
 from gluon_write.loops.moved_names import carried, changed
-from gluon_write.loops.packed_tiles import with_packed_tiles
+from gluon_write.loops.packed_tiles import is_between, with_packed_tiles
 from gluon_write.loops.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.loops.stored_tiles import stored_in_one
 from gluon_write.pipelines.copy_ops import COPIES
@@ -135,7 +135,7 @@ class Prefetcher(LoopReader):
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
             begun = self.begun.get(loop.node)
             more = None if begun else self.with_packed.get(loop.node)
-            if more is not None and self._fitting(more, room) >= stages:
+            if more is not None and self._takes_more(loop, more, stages, room):
                 loop = more
             if not loop.copied:
                 loop.issued.clear()  # ptxas would wait after each `wgmma` among so many loads
@@ -169,6 +169,15 @@ class Prefetcher(LoopReader):
         """Return how many buffers have room."""
         size, left = self._room(loop, room)
         return min(self.copies.most, left // max(size, 1))
+
+    def _takes_more(self, loop: Loop, more: Loop, stages: int, room: int) -> bool:
+        """Return True if rings have room for more tiles, which between products leave a multiprocessor its programs."""
+        used = []
+        for one in (loop, more):
+            size, left = self._room(one, room)
+            used.append(room - left + stages * size)
+        same = room // used[0] == room // used[1] if used[1] <= room else False
+        return self._fitting(more, room) >= stages and (same or not is_between(loop))
 
     def _takes_one_more(self, loop: Loop, fitting: int, size: int, left: int) -> bool:
         """Return True if a multiprocessor holds as many programs with one buffer more, or enough.
