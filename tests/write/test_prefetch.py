@@ -269,6 +269,34 @@ def test_loops_that_share_rings_count_the_same_buffers(chosen_sources):
 
 
 @gluon.jit(layouts="auto")
+def hidden_scores(q, k, v, seen, out, length, M: gl.constexpr, D: gl.constexpr, B: gl.constexpr):
+    row, depth, n = gl.arange(0, M), gl.arange(0, D), gl.arange(0, B)
+    query = gl.load(q + row[:, None] * D + depth[None, :])
+    acc = gl.zeros([M, D], gl.float32)
+    for start in range(0, length, B):
+        key = gl.load(k + (start + n)[None, :] * D + depth[:, None])
+        keep = gl.load(seen + row[:, None] * length + (start + n)[None, :])
+        score = gl.portable.mma(query, key, gl.zeros([M, B], gl.float32))
+        value = gl.load(v + (start + n)[:, None] * D + depth[None, :])
+        acc = gl.portable.mma(gl.where(keep != 0, score, 0.0).to(gl.float16), value, acc)
+    gl.store(out + row[:, None] * D + depth[None, :], acc)
+
+
+@pytest.mark.parametrize("size, copied", [(128, True), (64, False)])
+def test_masks_are_copied_where_as_many_programs_have_room(size, copied, chosen_sources):
+    """The rings of a large head leave a multiprocessor one program in any case; those of a small one have three for four."""
+    rng = np.random.default_rng(8)
+    q, k, v = (rng.standard_normal((n, size)).astype(np.float16) / 8 for n in (size, 128, 128))
+    seen = rng.integers(0, 2, (size, 128)).astype(np.int8)
+    out = np.zeros((size, size), np.float32)
+    launch = hidden_scores[(1,)]
+    launch(q, k, v, seen, out, 128, size, size, 64, num_stages=3, target="sim:hopper")
+    q, k, v = (one.astype(np.float32) for one in (q, k, v))
+    assert np.allclose(out, np.where(seen, q @ k.T, 0) @ v, atol=5e-2, rtol=1e-2)
+    assert (" = keep_ring.index(slot).load()" in chosen_sources[-1]) is copied
+
+
+@gluon.jit(layouts="auto")
 def one_behind_the_other(a, b, w, c, K, L, stride, B: gl.constexpr):
     i, j = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
     acc = gl.zeros([B, B], gl.float32)
