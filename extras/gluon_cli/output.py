@@ -46,6 +46,7 @@ __all__ = [
     "console",
     "errors",
     "file_and_kernel",
+    "place_of",
     "print_json",
     "source_of",
     "table",
@@ -184,7 +185,7 @@ def _in_file(error: BaseException, file: str) -> Optional[TracebackType]:
     return frame
 
 
-def _place(error: GluonError, file: str) -> Optional[SourceSpan]:
+def place_of(error: BaseException, file: str) -> Optional[SourceSpan]:
     """Return the host's line that `error` came from: the innermost one of the user."""
     entry = trimmed_traceback(_in_file(error, file))
     while entry is not None and entry.tb_next is not None:
@@ -286,7 +287,7 @@ def command(
         except GluonError as error:
             ran = file_of(kwargs)
             if ran is not None and error.span is None:
-                error.span = _place(error, ran)  # of host code: a descriptor, an argument, a grid
+                error.span = place_of(error, ran)  # of host code: a descriptor, an argument, a grid
             lacking = _lacking(error)
             if lacking:
                 error.remedy = " ".join(filter(None, (error.remedy, lacking)))

@@ -130,7 +130,7 @@ def _undetermined_layout(match: re.Match[str]) -> LayoutError:
         "nothing determines the layout of this tensor",
         expected="a layout, or an op with a tensor that has one",
         got="an AutoLayout",
-        remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+        remedy="Give it a layout, use gl.set_auto_layout, or mark the kernel layouts='auto'.",
         span=SourceSpan(file, line, column - 1, None, text or None),
     )
 

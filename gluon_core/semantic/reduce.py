@@ -199,7 +199,7 @@ class ReduceOps(SemanticBase):
                     argument=argument,
                     expected="a tensor with a layout",
                     got=repr(value.type.layout),
-                    remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+                    remedy="Give it a layout, use gl.set_auto_layout, or mark the kernel layouts='auto'.",
                 )
 
     def histogram(self, input: Any, num_bins: Any, mask: Any = None, layout: Any = None) -> Any:

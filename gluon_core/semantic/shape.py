@@ -243,21 +243,21 @@ class ShapeOps(SemanticBase):
         if not input.type.is_block():
             return self.splat(input, shape)
         layout = input.type.layout
-        if not isinstance(layout, SliceLayout):
-            if not is_placeholder(layout):
-                raise LayoutError(
-                    "a dimension can be added only to a tensor with a SliceLayout",
-                    argument="input",
-                    expected=f"SliceLayout(dim={axis}, parent=...)",
-                    got=repr(layout),
-                    remedy="Make the operand with such a layout, or convert_layout to one.",
-                )
-        elif layout.dim != axis:
+        if not isinstance(layout, SliceLayout) and not is_placeholder(layout):
+            raise LayoutError(
+                "a dimension can be added only to a tensor with a SliceLayout",
+                argument="input",
+                expected=f"SliceLayout(dim={axis}, parent=...)",
+                got=repr(layout),
+                remedy="Make the operand with such a layout, or convert_layout to one.",
+            )
+        if isinstance(layout, SliceLayout) and layout.dim != axis:
             raise LayoutError(
                 "the axis to add is not the dimension of the SliceLayout",
                 argument="axis",
                 expected=f"{layout.dim}, the dim of {layout}",
                 got=axis,
+                remedy=f"Make the operand with dim={axis}, or add its dimension at {layout.dim}.",
             )
         handle = self.builder.create_expand_dims(input.handle, axis)
         if isinstance(layout, SliceLayout):  # as the builder infers, too

@@ -7,6 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core.errors import LayoutError
 from gluon_core.language.nvidia.ampere import mbarrier
 from tests.frontend.oracle import compare
 
@@ -73,3 +74,14 @@ def test_a_layout_of_the_module_is_an_argument_of_another_kernel():
     out = np.zeros(128, np.int32)
     counted[(1,)](out, target="sim:sm_90")
     assert (out == np.arange(128)).all()
+
+
+def test_the_dimension_of_a_slice_is_the_one_that_an_index_adds():
+    @gluon.jit
+    def kernel(out):
+        rows = gl.arange(0, 64, layout=gl.SliceLayout(0, L))
+        gl.store(out + rows[:, None], 1)
+
+    with pytest.raises(LayoutError, match=r"got 1\. Make the operand with dim=1, or add") as error:
+        kernel[(1,)](np.zeros(64, np.int32), target="sim:sm_90")
+    assert error.value.span.text.strip() == "gl.store(out + rows[:, None], 1)"

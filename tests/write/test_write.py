@@ -13,7 +13,7 @@ import gluon_core as gluon
 from gluon_cli.launched import forms
 from gluon_cli.output import UsageError
 from gluon_core.compiler import driver
-from gluon_core.errors import LayoutError, StaticAssertionError
+from gluon_core.errors import GluonError, LayoutError, StaticAssertionError
 from gluon_core.registry.load import registry
 from gluon_write import command
 from gluon_write.command import written
@@ -371,6 +371,11 @@ def test_a_file_that_launches_nothing_says_so(tmp_path, kernels):
     path.write_text("import sys\nsys.exit(3)\n")
     with pytest.raises(UsageError, match="quiet.py cannot be imported: SystemExit: 3"):
         written(str(path), registry().target("sm_90"))
+    for last, word in (('kernel_0[(1,)]("text", 8)\n', "kernel_0"), (one.format(2), "auto")):
+        path.write_text(head + one.format(0) + last.replace('"auto"', '"Auto"'))
+        with pytest.raises(GluonError) as caught:
+            written(str(path), registry().target("sm_90"))
+        assert (caught.value.span.line, word in caught.value.span.text.lower()) == (6, True)
 
 
 def test_vectors_that_no_step_reads_are_left_out():

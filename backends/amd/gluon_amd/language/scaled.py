@@ -253,7 +253,7 @@ def _check_known(argument: str, layout: Any) -> None:
             argument=argument,
             expected="a tensor with a layout",
             got=repr(layout),
-            remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+            remedy="Give it a layout, use gl.set_auto_layout, or mark the kernel layouts='auto'.",
         )
 
 

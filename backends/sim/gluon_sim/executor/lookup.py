@@ -52,7 +52,7 @@ def prepare(program: Program, models: Optional[Models] = None) -> CompiledProgra
             "nothing determines the layout of this tensor",
             expected="a layout, or an op with a tensor that has one",
             got="an AutoLayout",
-            remedy="Give it a layout where it is made, or use gl.set_auto_layout.",
+            remedy="Give it a layout, use gl.set_auto_layout, or mark the kernel layouts='auto'.",
             span=span_of(bare.loc),
         )
 
