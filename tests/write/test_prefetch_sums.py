@@ -110,3 +110,42 @@ def test_all_products_of_a_loop_are_asynchronous():
     text = asked.asm["ttgir"]
     loop = text[text.index("scf.for") : text.index("scf.yield")]
     assert loop.count("isAsync = true") == 3 and loop.count("warp_group_dot_wait") == 2
+
+
+@gluon.jit(layouts="auto")
+def both(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Two sums of a loop that begins anywhere, and may have no steps."""
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    first, second = gl.zeros([BM, BN], gl.float32), gl.zeros([BM, BN], gl.float32)
+    for k in range(gl.program_id(0) * BK, K, BK):
+        along = k + gl.arange(0, BK)
+        x = gl.load(a + rows * K + along[None, :], mask=along[None, :] < K, other=0.0)
+        y = gl.load(b + along[:, None] * N + columns, mask=along[:, None] < K, other=0.0)
+        z = gl.load(b + along[:, None] * N + columns, mask=along[:, None] < K - 16, other=0.0)
+        first = gl.portable.mma(x, y, first)
+        second = gl.portable.mma(x, z, second)
+    gl.store(c + gl.program_id(0) * BM * N + rows * N + columns, first + 2 * second)
+
+
+@pytest.mark.parametrize("schedule", ["eager", "latest"])
+def test_sums_of_one_loop_stay_under_way(schedule):
+    a, b, _, whole = operands(64, 64, 144)
+    c = np.zeros((6, 64, 64), np.float32)
+    with using(schedule=schedule):
+        both[(6,)](a, b, c, 64, 144, 64, 64, 32, target="sim:hopper")
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    for i, k in enumerate(range(0, 192, 32)):
+        assert np.allclose(
+            c[i], 3 * a[:, k:] @ b[k:] - 2 * a[:, max(k, 128) :] @ b[max(k, 128) :], atol=1e-2
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        text = code(both, "sm_90", "ttgir", BM=64, BN=64, BK=32)
+    loop = text[text.index("scf.for") : text.index("scf.yield")]
+    assert loop.count("warp_group_dot_wait") == loop.count("pendings = 2") == 1
+    assert "scf.if" in text[: text.index("scf.for")]  # sums meet zeros when products are over
+
+
+def test_registers_leave_room_for_a_buffer():
+    """Four warps whose sums take the registers of half a multiprocessor have four buffers for three."""
+    assert "memdesc<4x128x32xf16" in code(product, "sm_90", "ttgir", BM=128, BN=128, BK=32)

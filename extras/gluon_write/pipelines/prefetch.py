@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import re
+from math import prod
 from typing import Any, Collection, Mapping, Optional
 
 from gluon_core import language
@@ -46,6 +47,8 @@ _LEAST_WARPS = 4  # of a warp group
 # A fourth buffer saves a barrier in each step. On an H200 convolutions of 3x3 in tiles of 64x64x32 and 128x64x32, of which a
 # multiprocessor then holds two thirds as many, took 0.92 and 0.95 of the time; one of 128x128x64, left alone with its buffers, 1.40.
 _SAVING, _ENOUGH_WARPS = 4, 16
+# Registers bound how many programs there are, too: a table of products in four warps, tiles of 128x128x32, took 0.85.
+_REGISTERS, _OWN, _LANES = 1 << 16, 48, 32  # of a multiprocessor; of a thread besides sums
 
 
 def prefetched(
@@ -185,11 +188,18 @@ class Prefetcher(LoopReader):
         Args:
             size: bytes of a step's copies. left: those that are free for them.
         """
-        programs = left // ((fitting + 1) * size)
-        same = programs == left // (fitting * size)
-        saves = fitting + 1 == _SAVING and self._is_one(loop)
+        held = self._held(loop)
+        programs = min(left // ((fitting + 1) * size), held)
+        same = programs == min(left // (fitting * size), held)
+        saves = fitting + 1 == _SAVING and self._adds_alone(loop)
         enough = saves and programs * self.warps >= _ENOUGH_WARPS
         return bool(loop.issued and programs and (same or enough))
+
+    def _held(self, loop: Loop) -> int:
+        """Return how many programs a multiprocessor has registers for."""
+        kinds = [self.type_of(one.value) for one in loop.issued if isinstance(one, ast.Assign)]
+        words = sum(prod(kind[0]) * kind[1] // 32 for kind in kinds if kind)
+        return max(1, _REGISTERS // (words + _OWN * self.warps * _LANES))
 
     def _buffers(self, tile: Tile, loop: Loop) -> int:
         """Return how many buffers a tile has that is stored: a product under way reads one of them."""
@@ -223,9 +233,9 @@ class Prefetcher(LoopReader):
         fetch = self._fetch(loop, moved, last, stride, ahead, end)
         arrived = self.arrived(loop, stages - 2)
         # A sum is under way until the next step's products; others are over before it.
-        one_sum = self._is_one(loop)
+        one_sum = self._adds_alone(loop)
         single = len(arrived) > 1 and one_sum
-        if end is node and not begun and any(tile.stored for tile in loop.tiles.values()):
+        if end is node and not begun and loop.issued:
             self.awaited[step] = loop.inside(first, last)
         # The buffer of the step before the last one is free as soon as all have come to a step.
         first_thing = single and stages > 3
@@ -280,9 +290,10 @@ class Prefetcher(LoopReader):
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
 
-    def _is_one(self, loop: Loop) -> bool:
-        """Return True if the products under way are those of one sum."""
-        return [self.adds(s, loop) for s in loop.issued] == [True]
+    def _adds_alone(self, loop: Loop) -> bool:
+        """Return True if each product under way adds to a sum of its own."""
+        own = len({*loop.issued.values()}) == len(loop.issued)
+        return bool(loop.issued) and own and all(self.adds(s, loop) for s in loop.issued)
 
     def _tile_edits(self, tile: Tile, loop: Loop, before: list[str], inner: str) -> list[Edit]:
         """Return the edits of a tile's statement, and the lines that hand tiles on to their products.
@@ -401,8 +412,9 @@ class Prefetcher(LoopReader):
         the step before, whose buffers they overwrite.
         """
         lines: dict[int, list[str]] = {}
-        # Two sums under way from one step to the next: ptxas would wait after each `wgmma`.
+        # Two sums under way from one step to the next, and other products: ptxas would wait after each `wgmma`.
         sums = sum(bool(self.adds(statement, loop)) for statement in loop.issued)
+        waits = sums > 1 and not self._adds_alone(loop)
         pending: list[tuple[str, int]] = []  # results under way, and how many steps ago
         for _ in range(2):  # what a step leaves is under way in the next
             lines.clear()
@@ -431,7 +443,7 @@ class Prefetcher(LoopReader):
                     unfinished = [name for name in unfinished if name not in old]
                     lines.setdefault(line, []).extend(copies)
                     copied = True
-            if not copied or sums > 1:
+            if not copied or waits:
                 line = (loop.node.body[-1].end_lineno or 0) + 1
                 pending = self._over(pending, len(pending), lines, line, inner)
                 unfinished = []

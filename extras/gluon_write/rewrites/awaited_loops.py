@@ -7,7 +7,8 @@
         acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
 
 Behind a loop that may have no steps, sums of products under way meet the zeros from before it: ptxas 12.8 then waits after
-each `wgmma`, where a step stores an operand while the product of the step before runs.
+each `wgmma` of some kernels, as where a step stores an operand while the product of the step before runs. On an H200 gradients
+of weights took 0.89 of the time in a branch, and a product with a ReLU, which has fewer registers so, 0.87.
 """
 
 from __future__ import annotations
