@@ -12,8 +12,8 @@ from gluon_sim.tracing.types import MemDescType, PointerType, TensorType
 from gluon_write.solver.chained import rows_to_warps
 from gluon_write.solver.inference import Inference
 from gluon_write.solver.prices import LEAST_COPY_BITS, LONG
-from gluon_write.solver.traced import bits_of, is_mask, offsets_of, own_line, scans, sited
-from gluon_write.solver.unknowns import FMA, UNIT, Access, Graph, Relation, Scan, Unknown
+from gluon_write.solver.traced import at_once, bits_of, is_mask, offsets_of, own_line, scans, sited
+from gluon_write.solver.unknowns import FMA, UNIT, Access, Graph, Reduction, Relation, Scan, Unknown
 from gluon_write.tracing.budget import READ, spend
 from gluon_write.tracing.buffers import View, is_open
 from gluon_write.tracing.sketch import Place, Sketch
@@ -227,8 +227,9 @@ class _Builder:
         elif name == "reduce":
             for other in tensors[1:]:  # a reduction of several tensors takes them in one layout
                 self.join(self.key(context, tensors[0]), self.key(context, other))
+            once = at_once(op, tensors)
             for source, result in zip(tensors, op.results):
-                self.note(context, source, ("reduction", op.args[1], source.type))
+                self.note(context, source, ("reduction", op.args[1], source.type, once))
                 if isinstance(result.type, TensorType):
                     self.relate("reduce", context, source, result, op.args[1], op, True)
         elif tensors:
@@ -566,7 +567,7 @@ def _apply(one: Unknown, change: tuple[Any, ...], strides: Strides, weight: int)
     elif kind == "read":
         one.unit = change[1]
     elif kind == "reduction":
-        one.reductions.append((change[1], change[2].dims, weight))
+        one.reductions.append(Reduction(change[1], change[2].dims, change[3], weight))
     else:
         _, op, pointer, pointee, context, place, least = change
         dims, bits = pointer.type.dims, getattr(pointee, "bits", 32)

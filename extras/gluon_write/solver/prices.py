@@ -14,7 +14,7 @@ import numpy as np
 
 from gluon_core.errors import GluonError
 from gluon_core.layouts import DistributedLayout
-from gluon_write.solver.unknowns import Access, Scan, Unknown
+from gluon_write.solver.unknowns import Access, Reduction, Scan, Unknown
 from gluon_write.tracing.pointer_names import pointer_name
 
 __all__ = [
@@ -49,13 +49,15 @@ _COPY = 1.0  # the address in a ring and the condition of a step, which each cop
 # overlapping its `wgmma`.
 _BARRIERS, _BARRIERS_OF_VECTORS = 200.0, 480.0
 # A reduction across warps is such an exchange, too, which other programs hide where warps would repeat its elements
-# instead: on an H200 a gated scan and gradients of a group norm without one took 0.74 and 0.66 of the time, a vector of
-# 64 elements in four warps 1.16. In no loop it costs less: a loss of 64 numbers, two reductions and a hyperbolic tangent, took
+# instead: on an H200 a gated scan and gradients of a group norm without one took 0.74 and 0.66 of the time, logarithms of
+# sums down 20,001 columns 0.67, a vector of 64 elements in four warps 1.16. In no loop it costs less: a loss of 64 numbers, two reductions and a hyperbolic tangent, took
 # 0.93 of the time with both across warps, a short convolution 1.22.
-_ACROSS_WARPS, _ACROSS_WARPS_ONCE = 190.0, 110.0
+_ACROSS_WARPS, _ACROSS_WARPS_ONCE = 230.0, 110.0
 # Triton 3.6 reverses tensors before and after a scan to lower numbers, by a shuffle for each bit of a lane, whichever
 # dimension it scans.
 _SHUFFLE = 2.0
+# One instruction that reduces integers of a warp. On an H200 packed signs of 10,000,001 numbers took 0.80 of the time with it.
+_AT_ONCE = 3.0
 _NO_ROOM = 1e9  # of a conversion that shared memory cannot hold
 _FAR = 4096  # elements between neighbours whose distance is not known
 _SECTOR = 32
@@ -70,7 +72,7 @@ _LINE_PRICE = 4.0  # L1 looks up a line while each of the four schedulers issues
 _ROW_OF_OPERAND = 48.0
 # Elements of less than a word, which a mask keeps apart: each row of a thread has an address that a loop moves, in
 # two registers. Pairs of neighbours halve the rows. On an H200 ten groups of products in tiles from 16x64 to 128x128 take
-# 0.86 to 1.00 of the time, since a step loads both tiles before it stores one.
+# 0.86 to 1.00 of the time, since a step loads both tiles before it stores one. Without products `_PART` counts them.
 _ROW_OF_HALVES = 8.0
 # Each row and each column of a tile that a thread moves single elements of: an offset and a condition, of which few have a
 # predicate of their own. On an H200 a stencil of 3x3 took 0.60 of the time with four rows and four columns instead of sixteen rows, the
@@ -156,7 +158,9 @@ def _parts_of(layout: DistributedLayout, access: Access, part: int) -> int:
 
 
 @lru_cache(maxsize=1 << 15)
-def _access_price(layout: DistributedLayout, form: tuple[Any, ...], warps: int) -> float:
+def _access_price(
+    layout: DistributedLayout, form: tuple[Any, ...], warps: int, multiplies: bool
+) -> float:
     access = Access(*form)
     if vector_of(layout, access) * access.bits < access.least:
         return float("inf")
@@ -186,7 +190,7 @@ def _access_price(layout: DistributedLayout, form: tuple[Any, ...], warps: int) 
         held = _registers(layout, access.shape)
         more = (1 << sum(any(row[dim] for dim in apart) for row in held)) - 1
         rows = _ROW_OF_SUM * warps * more
-    elif nvidia and access.weight > 1 and vector * access.bits < LEAST_COPY_BITS:
+    elif nvidia and access.weight > 1 and vector * access.bits < LEAST_COPY_BITS and multiplies:
         rows = _ROW_OF_HALVES * warps * _rows_of(layout, access)
     return (count * (issue + moved) + rows) * access.weight
 
@@ -212,16 +216,16 @@ def _rows_of(layout: DistributedLayout, access: Access) -> int:
     return 1 << sum(any(row[dim] for dim in far) for row in held) if far else 0
 
 
-def _reduction_price(
-    layout: DistributedLayout, axis: int, shape: tuple[int, ...], warps: int, once: bool
-) -> float:
-    bases = _bases(layout, shape)
-    held = 1 << sum(1 for row in _registers(layout, shape) if not row[axis])
+def _reduction_price(layout: DistributedLayout, reduction: Reduction, warps: int) -> float:
+    axis = reduction.axis
+    bases = _bases(layout, reduction.shape)
+    held = 1 << sum(1 for row in _registers(layout, reduction.shape) if not row[axis])
     lanes = sum(1 for row in bases.get("lane", ()) if row[axis])
     across = any(row[axis] for row in bases.get("warp", ()))
-    within = 1 << len(_registers(layout, shape))
-    waits = _ACROSS_WARPS_ONCE if once else _ACROSS_WARPS
-    return warps * (within + held * lanes * 2) + (waits + warps * held * 4 if across else 0)
+    within = 1 << len(_registers(layout, reduction.shape))
+    waits = _ACROSS_WARPS_ONCE if reduction.weight == 1 else _ACROSS_WARPS
+    steps = _AT_ONCE if reduction.at_once and lanes == _NVIDIA_LANES else lanes * 2
+    return warps * (within + held * steps) + (waits + warps * held * 4 if across else 0)
 
 
 def _scan_price(layout: DistributedLayout, scan: Scan, warps: int) -> float:
@@ -274,13 +278,13 @@ def price(
     if words > _MOST_REGISTERS:
         total += warps * (words - _MOST_REGISTERS) * 8
     for access in unknown.accesses:
-        cost = _access_price(layout, access.form(), warps)
+        cost = _access_price(layout, access.form(), warps, multiplies)
         if unknown.fixed is None or np.isfinite(cost):
             total += cost
         if not multiplies:
             total += _parts_price(layout, access, warps)
-    for axis, shape, weight in unknown.reductions:
-        total += _reduction_price(layout, axis, shape, warps, weight == 1) * weight
+    for reduction in unknown.reductions:
+        total += _reduction_price(layout, reduction, warps) * reduction.weight
     for scan in unknown.scans:
         total += _scan_price(layout, scan, warps) * scan.weight
     return total
@@ -501,10 +505,11 @@ def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) ->
         )
         own, all_lanes = counted(moved, "byte"), counted(sectors, "sector")
         words.append(f"{kind}{of}: {own} a thread{limit}, {all_lanes} a warp")
-    for axis, shape, _ in unknown.reductions:
-        across = any(row[axis] for row in _bases(layout, shape).get("warp", ()))
+    for one in unknown.reductions:
+        across = any(row[one.axis] for row in _bases(layout, one.shape).get("warp", ()))
         words.append(
-            f"reduction over dimension {axis}: " + ("across warps" if across else "within a warp")
+            f"reduction over dimension {one.axis}: "
+            + ("across warps" if across else "within a warp")
         )
     return list(dict.fromkeys(words))
 

@@ -5,10 +5,31 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from gluon_core.frontend.host_calls import is_library
+from gluon_sim.tracing.ir import TERMINATORS
 from gluon_sim.tracing.types import PointerType, TensorType
 from gluon_write.tracing.sketch import Place
 
-__all__ = ["bits_of", "is_mask", "offsets_of", "own_line", "scans", "sited"]
+__all__ = ["at_once", "bits_of", "is_mask", "offsets_of", "own_line", "scans", "sited"]
+
+_AT_ONCE = frozenset("add minsi maxsi minui maxui and or xor".split())
+_WORD = 32
+
+
+def at_once(op: Any, tensors: list[Any]) -> bool:
+    """Return True if one instruction of NVIDIA reduces the elements of a whole warp: integers of a word at most."""
+    ops = _combining(op.regions[0])
+    if len(ops) == 1 and ops[0].name == "call":
+        ops = _combining(ops[0].args[0].body)
+    return (
+        len(tensors) == 1
+        and [one.name in _AT_ONCE for one in ops] == [True]
+        and bits_of(tensors[0].type) <= _WORD
+    )
+
+
+def _combining(region: Any) -> list[Any]:
+    """Return the ops of a region but for those that end its blocks."""
+    return [op for block in region.blocks for op in block.ops if op.name not in TERMINATORS]
 
 
 def own_line(value: Any) -> int:

@@ -17,7 +17,17 @@ from gluon_core.layouts import (
 from gluon_write.partitions.short_launches import ShortLaunches
 from gluon_write.tracing.sketch import Place, Site
 
-__all__ = ["FMA", "UNIT", "Access", "AnyLayout", "Graph", "Relation", "Scan", "Unknown"]
+__all__ = [
+    "FMA",
+    "UNIT",
+    "Access",
+    "AnyLayout",
+    "Graph",
+    "Reduction",
+    "Relation",
+    "Scan",
+    "Unknown",
+]
 
 AnyLayout = Union[DistributedLayout, SharedLayout]
 UNIT, FMA = "the matrix unit", "gl.dot_fma, for no matrix unit takes the shapes"
@@ -64,6 +74,19 @@ class Scan(NamedTuple):
     weight: int
 
 
+class Reduction(NamedTuple):
+    """Hold a reduction of a tensor, which runs `weight` times.
+
+    Attributes:
+        at_once: one instruction could reduce the elements of a warp.
+    """
+
+    axis: int
+    shape: tuple[int, ...]
+    at_once: bool
+    weight: int
+
+
 @dataclass
 class Unknown:
     """Hold one unknown layout, of tensors or of one shared buffer.
@@ -72,8 +95,7 @@ class Unknown:
         shape: of the largest value with it.
         fixed, fixed_by, fixed_line: the layout that an op or the kernel's source demands, which, and its line in the source.
         accesses: those to global memory through pointers with it.
-        reductions: (axis, shape, weight) of each.
-        scans: those of tensors with it: Triton scans blocked layouts alone.
+        reductions, scans: those of tensors with it: Triton scans blocked layouts alone.
         steps: elementwise ops, those in loops counted often.
         sites: calls that make a tensor with it, each with the calls around it.
         homes: name of a value -> the functions that name it so.
@@ -93,7 +115,7 @@ class Unknown:
     fixed_by: str = ""
     fixed_line: int = 0
     accesses: list[Access] = field(default_factory=list)
-    reductions: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
+    reductions: list[Reduction] = field(default_factory=list)
     scans: list[Scan] = field(default_factory=list)
     steps: int = 0
     sites: list[Site] = field(default_factory=list)
