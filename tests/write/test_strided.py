@@ -127,11 +127,19 @@ def test_a_loop_without_steps_has_one_of_empty_tiles_where_sums_are_in_tensor_me
 
 
 def test_a_batch_may_be_counted_with_64_bits(tmp_path, chosen_sources):
-    """Its coordinate is cast, for those of descriptors have 32."""
-    far = "\n    batch = gl.program_id(1).to(gl.int64)\n    b = b + batch * N * K"
-    c, a, b = launched(tmp_path, **{**MASKED, "rows": MASKED["rows"] + far})
+    """It has a dimension of its own, for a coordinate has 32, into which its elements may not fit."""
+    far = "\n    batch = gl.program_id(1).to(gl.int64)\n    a = a + batch * M * stride"
+    far += "\n    b = b + gl.program_id(1).to(gl.int64) * 8192"
+    c, a, b = launched(tmp_path, form=None, **{**MASKED, "rows": MASKED["rows"] + far})
     assert np.allclose(c[:M], a @ b, atol=1e-2)
-    assert "(batch).to(gl.int32)" in chosen_sources[0]
+    text = " ".join(chosen_sources[0].split())
+    assert (
+        "[(batch).to(gl.int32), " in text
+        and "[2147483647, max(K, 1), max(N, 1)], [8192, N, 1]" in text
+    )
+    assert (
+        "gl.portable.pipeline(" in text
+    )  # whose layouts know the dtype of pointers that move behind it
 
 
 def test_an_extent_may_have_a_letter_of_cdiv_for_a_name(tmp_path, chosen_sources, monkeypatch):

@@ -397,7 +397,10 @@ class _Reader(IndexForms):
             else:
                 begins[outer] += rows
         whole = moves.having(
-            lambda names: self._is_aligned(Polynomial({names: moves.terms[names]}), nbytes)
+            lambda names: (
+                not (self.wide | self.widened) & {*names}  # which may move beyond any coordinate
+                and self._is_aligned(Polynomial({names: moves.terms[names]}), nbytes)
+            )
         )
         begins[inner] = self._with_end(moves, ends[inner], whole)
         rows = self._with_end(begins[outer], ends[outer], begins[outer])

@@ -268,19 +268,21 @@ class _Stager(Form):
                 return False
             if self._block(call, loop, tiles) is None:
                 return False
-            root = self._root(call.args[0])
-            # A descriptor may have the name of what describes its tensor.
-            stored = [
-                n.lineno
-                for n in nodes_in(self.tree)
-                if isinstance(n, ast.Name)
-                and isinstance(n.ctx, ast.Store)
-                and n.id in mentions(root)
-                and n is not node.targets[0]
-            ]
-            if any(line >= self._earliest(loop).lineno for line in stored):
+            if not self._has_dtype(self._root(call.args[0]), node, self._earliest(loop)):
                 return False
         return id(self.accumulators[loop.acc]) not in inside
+
+    def _has_dtype(self, root: ast.expr, maker: ast.Assign, earliest: ast.Assign) -> bool:
+        """Return True if the pointer of a descriptor has its dtype where the first descriptor is made."""
+        names = mentions(root)
+        known = {node.arg for node in nodes_in(self.tree.args) if isinstance(node, ast.arg)}
+        for node in nodes_in(self.tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in names:
+                if node.lineno < earliest.lineno:
+                    known.add(node.id)
+                elif node.lineno < maker.lineno and node is not maker.targets[0]:
+                    return False  # such as a descriptor with the name of what describes its tensor
+        return names <= {*known, *self.scope}
 
     def _block(self, call: ast.Call, loop: _Loop, tiles: str) -> Optional[list[str]]:
         """Return the texts of a tile's two sizes; None where it has other ones."""

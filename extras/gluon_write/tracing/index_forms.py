@@ -80,6 +80,7 @@ class IndexForms(Form):
         super().__init__(fn)
         self.drawn = drawn
         self.atoms: dict[str, _Atom] = {}
+        self.widened: set[str] = set()  # atoms that the kernel multiplies with 64 bits
         self.ranges: dict[str, Range] = {}
         self.parents: dict[int, ast.AST] = {}
         for node in nodes_in(self.tree):
@@ -441,11 +442,11 @@ class IndexForms(Form):
                 raise NoIndex
             return self._along(self.form_of(node.args[0]), 1 - axis)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to" and called is None:
-            if ast.unparse(node.args[0] if node.args else node).rpartition(".")[2] in (
-                "int32",
-                "int64",
-            ):
-                return self.form_of(node.func.value)
+            kind = ast.unparse(node.args[0] if node.args else node).rpartition(".")[2]
+            if kind in ("int32", "int64"):
+                form = self.form_of(node.func.value)
+                self.widened |= form.names if kind == "int64" else set()
+                return form
         return self._opaque(node)
 
     def _opaque(self, node: ast.expr) -> Polynomial:
