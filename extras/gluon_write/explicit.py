@@ -60,7 +60,7 @@ from gluon_write.text.form import with_text
 from gluon_write.text.original_places import at_original_places, original_of
 from gluon_write.text.tidy import tidied_tree
 from gluon_write.tracing.branches import taken_alone
-from gluon_write.tracing.budget import budgeted, exhausted, refill
+from gluon_write.tracing.budget import budgeted, exhausted, refill, without_collection
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
 from gluon_write.tracing.sketcher import sketch
 from gluon_write.writing.chosen import GROUP, Chosen, as_written, improved, solved
@@ -102,7 +102,7 @@ def chosen_for(
             remedy="Write the layouts, with their cga_layout.",
         )
 
-    with budgeted() as budget:
+    with budgeted() as budget, without_collection():
         graph, solution = _chosen_for(
             fn, signature, constexprs, attrs, target, options, fewer, apart
         )

@@ -8,6 +8,7 @@ the promising values of each variable is taken, and split tables bound the least
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Mapping, Optional, Sequence
 
 import numpy as np
@@ -105,9 +106,13 @@ class Tables:
             for name in factor[0]:
                 holding[name].append(factor)
         left = {number: self._cells(holding[number]) for number in self.sizes if number != keep}
+        order = [(cells_of, number) for number, cells_of in left.items()]
+        heapify(order)  # with entries whose cells are no longer those of `left`
         steps, work = [], 0
         while left:
-            number = min(left, key=lambda n: (left[n], n))
+            cells_of, number = heappop(order)
+            if left.get(number) != cells_of:
+                continue
             del left[number]
             mine = holding.pop(number)
             around = {name for names, _ in mine for name in names} - {number}
@@ -126,7 +131,10 @@ class Tables:
                     holding[name].append(new)
                 if not others:
                     rest.append(new)
-            left |= {name: self._cells(holding[name]) for name in around if name in left}
+            for name in around:
+                if name in left:
+                    left[name] = self._cells(holding[name])
+                    heappush(order, (left[name], name))
         rest += holding.get(keep, []) if keep is not None else []
         return steps, np.asarray(sum(f[1] for f in rest))
 

@@ -31,6 +31,7 @@ class Solution:
         price: of them all. exact: whether no other choice among the candidates is cheaper.
         bound: no choice is cheaper than this.
         lists: the candidates.
+        others: number of an unknown -> what `next_best` found.
     """
 
     chosen: dict[int, Any]
@@ -39,6 +40,7 @@ class Solution:
     bound: float
     lists: dict[int, list[AnyLayout]]
     problem: "Problem"
+    others: dict[int, Optional[tuple[AnyLayout, float]]] = field(default_factory=dict)
 
     def words(self) -> str:
         """Describe how far the choice may be from the best one, in a sentence."""
@@ -57,6 +59,11 @@ class Solution:
 
     def next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
         """Return the best other layout of an unknown, and the total price with it."""
+        if number not in self.others:
+            self.others[number] = self._next_best(number)
+        return self.others[number]
+
+    def _next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
         index = self.lists[number].index(self.chosen[number])
         totals = self.problem.tables().totals(number)
         if totals is None or len(totals) < 2:

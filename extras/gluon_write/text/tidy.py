@@ -16,6 +16,7 @@ import ast
 import copy
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from gluon_write.text.form import free_name
@@ -29,6 +30,7 @@ _FREE = ("arange", "program_id", "num_programs")
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
 
 
+@lru_cache(maxsize=1 << 6)  # a file's variants are compared, and written again
 def tidied(text: str, before: str, space: str) -> str:
     """Return a function's text with names for repeated vectors; lines that are the user's stay as they are.
 

@@ -12,7 +12,6 @@ from typing import Any, Iterable, Mapping, Optional
 from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
 from gluon_core.errors import CapabilityError, GluonError, LayoutError, ShapeError
-from gluon_core.frontend.generator import KernelGenerator
 from gluon_core.frontend.host_calls import is_library
 from gluon_core.frontend.trace import trace
 from gluon_core.language.reductions import dot_fma
@@ -27,6 +26,7 @@ from gluon_core.values.tensors import unwrap_shape
 from gluon_write.text.syntax import nodes_in
 from gluon_write.tracing.budget import TRACED, spend
 from gluon_write.tracing.buffers import first_layout
+from gluon_write.tracing.carried import CarriedNames, Unforeseen
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
 
 __all__ = ["multiplies", "sketch"]
@@ -41,7 +41,7 @@ _TAKE_LAYOUT = {
 _OF_TYPES = ("isinstance", "hasattr")
 
 
-class _Sketcher(KernelGenerator):
+class _Sketcher(CarriedNames):
     """Record which expression each op and each value belongs to."""
 
     drawn: Sketch
@@ -497,10 +497,11 @@ def sketch(
     asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
     asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
     ranks: dict[Place, tuple[int, int]] = {}
+    looks = False
     while True:
         drawn = _begun(fn, signature, constexprs, attrs, target, ranks)
         drawn.apart, known = apart, len(ranks)
-        kind = type("Sketcher", (_Sketcher,), {"drawn": drawn})
+        kind = type("Sketcher", (_Sketcher,), {"drawn": drawn, "looks": looks})
         try:
             drawn.program = trace(
                 fn, signature, constexprs, attrs, backend=backend, target=twin,
@@ -508,13 +509,18 @@ def sketch(
             )  # fmt: skip
             spend(TRACED * len(drawn.kept))
             return drawn
+        except Unforeseen:
+            looks = True
         except GluonError as error:
             if len(ranks) > known:
                 continue  # with the layouts that the accesses to buffers need
+            if isinstance(error, LayoutError) and drawn.loads_tiles and not apart:
+                apart = True  # an op combines tiles of two layouts
+                continue
+            if not looks:
+                looks = True  # for the words that a compiler has
+                continue
             if isinstance(error, LayoutError):
-                if drawn.loads_tiles and not apart:
-                    apart = True  # an op combines tiles of two layouts
-                    continue
                 lines = [_line_of(drawn.kept, text) for text in (error.expected, error.got)]
                 if all(lines) and error.remedy:
                     error.remedy += (
