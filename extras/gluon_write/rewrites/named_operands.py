@@ -1,4 +1,4 @@
-"""Name tiles that a statement of a loop of products loads and changes, so that they may be copied ahead.
+"""Name tiles and scalars that a statement of a loop of products loads and changes, so that they may be copied ahead.
 
     w = gl.load(w_ptrs).to(x.dtype)
     acc = gl.portable.mma(x, w, acc)
@@ -9,7 +9,7 @@ becomes
     w = w_loaded.to(x.dtype)
     acc = gl.portable.mma(x, w, acc)
 
-Second operands that a statement with a product computes get names, too, so that loops may store them for units that read shared memory.
+What is computed of a scalar may be computed again in other layouts, then. Second operands that a statement with a product computes get names, too, so that loops may store them for units that read shared memory.
 
     o = gl.portable.mma(q, state.to(gl.float16), o)
 
@@ -114,7 +114,7 @@ class _Loads(_Namer):
         return next(iter(sorted(stores(statement))))
 
     def _parts(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
-        """Yield the statements of loops of products that change tiles as they load them, and each load."""
+        """Yield the statements of loops of products that change what they load, and each load."""
         for loop in nodes_in(self.tree):
             if not isinstance(loop, ast.For):
                 continue
@@ -124,7 +124,7 @@ class _Loads(_Namer):
                 if isinstance(statement, ast.Assign) and self._evaluates(statement):
                     for node in nodes_in(statement.value):
                         if isinstance(node, ast.Call) and node is not statement.value:
-                            if self._loads_tile(node):
+                            if self._is_apart(node, statement.value):
                                 yield statement, node
 
     def _evaluates(self, statement: ast.Assign) -> bool:
@@ -132,9 +132,14 @@ class _Loads(_Namer):
         others = any(isinstance(node, _OTHERS) for node in nodes_in(statement))
         return not others and not may_write(self, statement)
 
-    def _loads_tile(self, node: ast.AST) -> bool:
-        if self.called(node) is not language.load:
+    def _is_apart(self, load: ast.Call, value: ast.expr) -> bool:
+        """Return True for the load of a tile, or of a scalar that a tensor is computed from."""
+        if self.called(load) is not language.load:
             return False
+        ranks = [self._ranks(node) for node in (load, value)]
+        return max(ranks[0], default=0) > 1 or ranks[0] == {0} and max(ranks[1], default=0) > 0
+
+    def _ranks(self, node: ast.expr) -> set[int]:
         place = place_of(node, self.number)
         values = self.drawn.returned.get(place, ()) if place else ()
-        return any(len(getattr(value.type, "dims", ())) > 1 for value in values)
+        return {len(getattr(value.type, "dims", ())) for value in values}

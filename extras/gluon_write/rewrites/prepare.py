@@ -9,6 +9,7 @@ from typing import Any, Callable
 from gluon_core.errors import GluonError
 from gluon_core.plugin.targets import Target
 from gluon_write.rewrites.apart import apart
+from gluon_write.rewrites.casts import without_casts
 from gluon_write.rewrites.exponentials import with_powers_of_two
 from gluon_write.rewrites.gather_axes import gathered_along_first
 from gluon_write.rewrites.inline import makers_inlined, makes, steps_inlined
@@ -59,8 +60,8 @@ def prepared(
     fn, drawn = taken_in_loops(fn, drawn, traced)
     kept = partial(with_kept_rows, threads=warps * target.warp_size)
     for written in (
-        with_own_names, divided_once, gathered_along_first, with_named_loads, with_named_operands,
-        with_packed_rows, kept, in_whole_steps, with_relaxed_sums, partial(with_powers_of_two, target=target),
+        without_casts, with_own_names, divided_once, gathered_along_first, with_named_loads,
+        with_named_operands, with_packed_rows, kept, in_whole_steps, with_relaxed_sums, partial(with_powers_of_two, target=target),
     ):  # fmt: skip
         whole = written(fn, drawn)
         if whole is not fn:

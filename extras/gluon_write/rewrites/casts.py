@@ -1,0 +1,64 @@
+"""Leave out casts of tensors to the dtype that they have, in loops of products, whose operands are then tiles.
+
+    s = gl.portable.mma(q, k.to(q.dtype), zeros)
+
+becomes, where both have one dtype,
+
+    s = gl.portable.mma(q, k, zeros)
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Optional
+
+from gluon_core import portable
+from gluon_write.text.form import Form, edited, rewritten
+from gluon_write.text.syntax import nodes_in
+from gluon_write.tracing.sketch import Sketch, place_of
+
+__all__ = ["without_casts"]
+
+
+def without_casts(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel whose loops of products cast no tensor to its own dtype, or the kernel.
+
+    Args:
+        drawn: the traced kernel.
+    """
+    return rewritten(fn, drawn.jits, lambda jit, number: _Casts(jit, number, drawn).text())
+
+
+class _Casts(Form):
+    def __init__(self, fn: Any, number: int, drawn: Sketch):
+        super().__init__(fn)
+        self.number, self.drawn = number, drawn
+
+    def text(self) -> Optional[str]:
+        """Return the text of the function; None where nothing changes."""
+        edits: dict[ast.expr, str] = {}
+        for loop in nodes_in(self.tree):
+            if isinstance(loop, ast.For) and self._multiplies(loop):
+                calls = (node for node in nodes_in(loop) if isinstance(node, ast.Call))
+                edits |= {call: self.text_of(call.func.value) for call in calls if self._keeps(call)}  # type: ignore[attr-defined]
+        inner = {n for call in edits for n in nodes_in(call) if n is not call}
+        outer = [(call, text) for call, text in edits.items() if call not in inner]
+        return edited(self.source, outer) if outer else None
+
+    def _multiplies(self, loop: ast.For) -> bool:
+        return any(self.called(node) is portable.mma for node in nodes_in(loop))
+
+    def _keeps(self, call: ast.Call) -> bool:
+        """Return True for a cast that gives a tensor the dtype that it has, in all traces of it."""
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "to" or call.keywords:
+            return False
+        if len(call.args) != 1 or call.lineno != call.end_lineno:
+            return False
+        kinds = [self._dtypes(node) for node in (call.func.value, call)]
+        return len(kinds[0]) == 1 and kinds[0] == kinds[1]
+
+    def _dtypes(self, node: ast.expr) -> set[str]:
+        place = place_of(node, self.number)
+        values = self.drawn.returned.get(place, ()) if place else ()
+        tensors = [value.type for value in values if getattr(value.type, "dims", ())]
+        return {str(one.element) for one in tensors} if len(tensors) == len(values) else set()
