@@ -80,3 +80,27 @@ def test_a_tile_that_an_expression_of_a_round_changes_is_copied(chosen_sources):
     rounds[(1,)](a, codes, c, 64, 64, 32, num_stages=3, target="sim:sm_90")
     assert np.array_equal(c, a @ codes.sum(0).astype(np.float32))
     assert "y_2_loaded_ring" in chosen_sources[0] and "warpgroup_mma(x, y_2," in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def listed(a, b, c, blocks, count, B: gl.constexpr):
+    """Add up the products with listed blocks of rows, which are cast to the dtype that they have."""
+    row, lane = gl.arange(0, B), gl.arange(0, B)
+    x = gl.load(a + row[:, None] * B + lane[None, :])
+    acc = gl.zeros([B, B], gl.float32)
+    for i in range(count):
+        n = gl.load(blocks + i) * B + row
+        y = gl.load(b + n[:, None] * B + lane[None, :])
+        acc = gl.portable.mma(x, y.to(x.dtype), acc)
+    gl.store(c + row[:, None] * B + lane[None, :], acc)
+
+
+def test_casts_to_the_same_dtype_and_listed_blocks_are_copied(chosen_sources):
+    rng = np.random.default_rng(6)
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((64, 64), (4, 64, 64)))
+    c, blocks = np.zeros((64, 64), np.float32), np.array([3, 1, 0], np.int32)
+    listed[(1,)](a, b, c, blocks, 3, 64, num_stages=3, target="sim:sm_90")
+    assert np.array_equal(c, a @ b[blocks].astype(np.float32).sum(0))
+    text = chosen_sources[0]
+    assert "y_ring" in text and "mma(x, y, acc" in text  # without the cast
+    assert "n_loaded_ahead = gl.load(blocks" in text  # of which each layout may compute its rows

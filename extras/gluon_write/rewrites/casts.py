@@ -36,11 +36,11 @@ class _Casts(Form):
 
     def text(self) -> Optional[str]:
         """Return the text of the function; None where nothing changes."""
-        edits: dict[ast.expr, str] = {}
+        edits: dict[Any, str] = {}
         for loop in nodes_in(self.tree):
             if isinstance(loop, ast.For) and self._multiplies(loop):
-                calls = (node for node in nodes_in(loop) if isinstance(node, ast.Call))
-                edits |= {call: self.text_of(call.func.value) for call in calls if self._keeps(call)}  # type: ignore[attr-defined]
+                casts: list[Any] = [node for node in nodes_in(loop) if self._keeps(node)]
+                edits |= {cast: self.text_of(cast.func.value) for cast in casts}
         inner = {n for call in edits for n in nodes_in(call) if n is not call}
         outer = [(call, text) for call, text in edits.items() if call not in inner]
         return edited(self.source, outer) if outer else None
@@ -48,9 +48,11 @@ class _Casts(Form):
     def _multiplies(self, loop: ast.For) -> bool:
         return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
-    def _keeps(self, call: ast.Call) -> bool:
+    def _keeps(self, call: Any) -> bool:
         """Return True for a cast that gives a tensor the dtype that it has, in all traces of it."""
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "to" or call.keywords:
+        if not isinstance(call, ast.Call) or call.keywords:
+            return False
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "to":
             return False
         if len(call.args) != 1 or call.lineno != call.end_lineno:
             return False

@@ -9,7 +9,7 @@ becomes
     w = w_loaded.to(x.dtype)
     acc = gl.portable.mma(x, w, acc)
 
-What is computed of a scalar may be computed again in other layouts, then. Second operands that a statement with a product computes get names, too, so that loops may store them for units that read shared memory.
+Each layout may compute rows that follow from a named scalar. Second operands that a statement with a product computes get names, too, so that loops may store them for units that read shared memory.
 
     o = gl.portable.mma(q, state.to(gl.float16), o)
 
