@@ -15,24 +15,27 @@ def attention(
 ):  # fmt: skip
     # load of q: 16 bytes a thread, 32 sectors a warp
     # store to out: 16 bytes a thread, 32 sectors a warp
+    # load of v: 16 bytes a thread, 32 sectors a warp
     # next best: gl.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True,
     #   warps_per_cta=[2, 2], element_bitwidth=32, tiles_per_warp=[1, 1]), costs 0.8% more
-    # load of v: 16 bytes a thread, 32 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [4, 16], [4, 1], [1, 0]), costs 3.5% more
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.AMDMFMALayout(
-        version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[2, 2],
-        element_bitwidth=32, tiles_per_warp=[1, 1]
+        version=3,
+        instr_shape=[32, 32, 8],
+        transposed=True,
+        warps_per_cta=[2, 2],
+        element_bitwidth=32,
+        tiles_per_warp=[1, 1],
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # load of k: 16 bytes a thread, 32 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 4], [1, 4], [0, 1]), costs 3.5% more
     key_ahead_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 8], [1, 4], [0, 1])
     keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, key_ahead_layout)
-    layout: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
+    key_ahead_rows_layout: gl.constexpr = gl.SliceLayout(1, key_ahead_layout)
     # demanded by the matrix unit
     query_operand_layout: gl.constexpr = gl.DotOperandLayout(
         operand_index=0, parent=acc_layout, k_width=4
@@ -57,13 +60,18 @@ def attention(
     start_ahead = 0
     keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
     key_ahead = gl.load(
-        k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead[None, :] * D,
-        mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from), other=0
+        k
+        + base
+        + gl.convert_layout(depth, key_ahead_rows_layout)[:, None]
+        + keys_ahead[None, :] * D,
+        mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from),
+        other=0,
     )
     value_ahead = gl.load(
         v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-        mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from),
-        other=0
+        mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length)
+        & (start_ahead < masked_from),
+        other=0,
     )
     start_ahead += BN
     query_operand = gl.convert_layout(query, layout=query_operand_layout)
@@ -73,18 +81,24 @@ def attention(
         value = value_ahead
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         key_ahead = gl.load(
-            k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from), other=0
+            k
+            + base
+            + gl.convert_layout(depth, key_ahead_rows_layout)[:, None]
+            + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < masked_from),
+            other=0,
         )
         value_ahead = gl.load(
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < masked_from),
-            other=0
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length)
+            & (start_ahead < masked_from),
+            other=0,
         )
         start_ahead += BN
         score_product = gl.portable.mma(
-            query_operand, gl.convert_layout(key, key_ahead_layout_2),
-            gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+            query_operand,
+            gl.convert_layout(key, key_ahead_layout_2),
+            gl.zeros([BM, BN], gl.float32, layout=acc_layout),
         )
         score = score_product * scale
         higher = gl.maximum(largest, gl.max(score, axis=1))
@@ -96,20 +110,26 @@ def attention(
         acc = acc * kept[:, None]
         acc = gl.portable.mma(
             gl.convert_layout(weight_operand, query_operand_layout),
-            gl.convert_layout(value, key_ahead_layout_2), acc
+            gl.convert_layout(value, key_ahead_layout_2),
+            acc,
         )
-    # All others.
+    # The steps that the masks change.
     # The loads of a step are under way during the products of the step before.
     start_ahead_2 = masked_from
     keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
     key_ahead_2 = gl.load(
-        k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead_2[None, :] * D,
-        mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length), other=0
+        k
+        + base
+        + gl.convert_layout(depth, key_ahead_rows_layout)[:, None]
+        + keys_ahead_2[None, :] * D,
+        mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length),
+        other=0,
     )
     value_ahead_2 = gl.load(
         v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
-        mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length),
-        other=0
+        mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length)
+        & (start_ahead_2 < length),
+        other=0,
     )
     start_ahead_2 += BN
     for start in range(masked_from, length, BN):
@@ -118,18 +138,24 @@ def attention(
         value = value_ahead_2
         keys_ahead_2 = start_ahead_2 + gl.arange(0, BN, layout=keys_ahead_layout)
         key_ahead_2 = gl.load(
-            k + base + gl.convert_layout(depth, layout)[:, None] + keys_ahead_2[None, :] * D,
-            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length), other=0
+            k
+            + base
+            + gl.convert_layout(depth, key_ahead_rows_layout)[:, None]
+            + keys_ahead_2[None, :] * D,
+            mask=(keys_ahead_2[None, :] < length) & (start_ahead_2 < length),
+            other=0,
         )
         value_ahead_2 = gl.load(
             v + base + gl.convert_layout(keys_ahead_2, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length) & (start_ahead_2 < length),
-            other=0
+            mask=(gl.convert_layout(keys_ahead_2, rows_layout)[:, None] < length)
+            & (start_ahead_2 < length),
+            other=0,
         )
         start_ahead_2 += BN
         score_product = gl.portable.mma(
-            query_operand, gl.convert_layout(key, key_ahead_layout_2),
-            gl.zeros([BM, BN], gl.float32, layout=acc_layout)
+            query_operand,
+            gl.convert_layout(key, key_ahead_layout_2),
+            gl.zeros([BM, BN], gl.float32, layout=acc_layout),
         )
         score = score_product * scale
         score = gl.where(keys[None, :] < length, score, -1e30)
@@ -142,7 +168,8 @@ def attention(
         acc = acc * kept[:, None]
         acc = gl.portable.mma(
             gl.convert_layout(weight_operand, query_operand_layout),
-            gl.convert_layout(value, key_ahead_layout_2), acc
+            gl.convert_layout(value, key_ahead_layout_2),
+            acc,
         )
     result = (acc / total[:, None]).to(out.dtype.element_ty)
     gl.store(out + place, gl.convert_layout(result, place_layout), mask=rows[:, None] < length)

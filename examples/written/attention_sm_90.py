@@ -15,17 +15,13 @@ def attention(
 ):  # fmt: skip
     # copy of q: 16 bytes a thread, 16 sectors a warp
     # store to out: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.7% more
     # copy of v: 16 bytes a thread, 16 sectors a warp
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 6.7% more
-    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 14.4% more
+    # next best: gl.BlockedLayout([1, 4], [2, 16], [4, 1], [1, 0]), costs 1.7% more
     place_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows_layout: gl.constexpr = gl.SliceLayout(1, place_layout)
     depth_layout: gl.constexpr = gl.SliceLayout(0, place_layout)
     # copy to it: 16 bytes a thread, no bank conflicts
-    query_layout: gl.constexpr = gl.NVMMASharedLayout(
-        swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=False, fp4_padded=False
-    )
+    query_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16)
     # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 64, 16]
@@ -37,27 +33,28 @@ def attention(
     pairs_layout: gl.constexpr = gl.DistributedLinearLayout(
         reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0]],
         lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
-        warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]], block_bases=[], shape=[64, 8, 4, 2]
+        warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]],
+        block_bases=[],
+        shape=[64, 8, 4, 2],
     )
     # reduction over dimension 1: within a warp
     # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 3.1% more
-    input_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
+    pairs_dims_0_1_2_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
     # reduction over dimension 1: within a warp
     # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
     #   instr_shape=[16, 64, 16]), costs 8.0% more
-    total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
+    total_lanes_layout: gl.constexpr = gl.SliceLayout(1, pairs_dims_0_1_2_layout)
     total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
-    layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
+    pairs_dim_2_layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
     # copy to it: 16 bytes a thread, no bank conflicts
     key_ring_layout: gl.constexpr = gl.NVMMASharedLayout(
-        swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True, fp4_padded=False
+        swizzle_byte_width=128, element_bitwidth=16, transposed=True
     )
     # copy of k: 16 bytes a thread, 16 sectors a warp
     # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 6.6% more
-    # next best: gl.BlockedLayout([4, 1], [16, 2], [1, 4], [0, 1]), costs 14.3% more
-    layout_2: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
-    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, layout_2)
-    layout_3: gl.constexpr = gl.SliceLayout(1, layout_2)
+    k_layout: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    keys_ahead_layout: gl.constexpr = gl.SliceLayout(0, k_layout)
+    k_rows_layout: gl.constexpr = gl.SliceLayout(1, k_layout)
     keys_layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     # demanded by the matrix unit
     weight_operand_layout: gl.constexpr = gl.DotOperandLayout(
@@ -74,7 +71,9 @@ def attention(
     total = gl.zeros([BM], gl.float32, layout=total_layout)
     acc = gl.zeros([BM, D], gl.float32, layout=acc_layout)
     # Each thread adds up its part of a row; the four parts are added up behind the loop.
-    total_lanes = gl.where((gl.arange(0, 4, layout=layout) == 0)[None, :], total[:, None], 0.0)
+    total_lanes = gl.where(
+        (gl.arange(0, 4, layout=pairs_dim_2_layout) == 0)[None, :], total[:, None], 0.0
+    )
     # The masks leave the steps before this one as they are.
     masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
     acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
@@ -86,13 +85,14 @@ def attention(
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index(step % 3),
-            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+            k + base + gl.convert_layout(depth, k_rows_layout)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length),
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index(step % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length)
+            & (start_ahead < length),
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
@@ -104,20 +104,24 @@ def attention(
         gl.nvidia.hopper.fence_async_shared()
         key = key_ring.index(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
-            use_acc=False
+            query,
+            key,
+            gl.zeros([BM, BN], gl.float32, layout=acc_layout),
+            is_async=True,
+            use_acc=False,
         )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index((step + 2) % 3),
-            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+            k + base + gl.convert_layout(depth, k_rows_layout)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length),
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index((step + 2) % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length)
+            & (start_ahead < length),
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
@@ -126,7 +130,10 @@ def attention(
         kept = gl.exp2((largest - higher) * 1.4426950408889634)
         weight = gl.exp2(score * 1.4426950408889634 - (higher * 1.4426950408889634)[:, None])
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
-        total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
+        total_lanes = (
+            total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout)
+            + gl.sum(gl.sum(pairs, 3), 1)
+        )
         largest = higher
         value = value_ring.index(slot)
         weight_operand = weight.to(value.dtype)
@@ -136,7 +143,7 @@ def attention(
         )
         step += 1
     acc = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc])
-    # All others.
+    # The steps that the masks change.
     acc = gl.nvidia.hopper.warpgroup_mma_init(acc)
     for start in range(masked_from, length, BN):
         keys = start + gl.arange(0, BN, layout=keys_layout_2)
@@ -145,20 +152,24 @@ def attention(
         gl.nvidia.hopper.fence_async_shared()
         key = key_ring.index(slot_2)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            query, key, gl.zeros([BM, BN], gl.float32, layout=acc_layout), is_async=True,
-            use_acc=False
+            query,
+            key,
+            gl.zeros([BM, BN], gl.float32, layout=acc_layout),
+            is_async=True,
+            use_acc=False,
         )
         acc, score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[acc, score_product])
         keys_ahead = start_ahead + gl.arange(0, BN, layout=keys_ahead_layout)
         gl.nvidia.ampere.async_copy.async_load(
             key_ring.index((step + 2) % 3),
-            k + base + gl.convert_layout(depth, layout_3)[:, None] + keys_ahead[None, :] * D,
-            mask=(keys_ahead[None, :] < length) & (start_ahead < length)
+            k + base + gl.convert_layout(depth, k_rows_layout)[:, None] + keys_ahead[None, :] * D,
+            mask=(keys_ahead[None, :] < length) & (start_ahead < length),
         )
         gl.nvidia.ampere.async_copy.async_load(
             value_ring.index((step + 2) % 3),
             v + base + gl.convert_layout(keys_ahead, rows_layout)[:, None] * D + depth[None, :],
-            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length) & (start_ahead < length)
+            mask=(gl.convert_layout(keys_ahead, rows_layout)[:, None] < length)
+            & (start_ahead < length),
         )
         gl.nvidia.ampere.async_copy.commit_group()
         start_ahead += BN
@@ -168,7 +179,10 @@ def attention(
         kept = gl.exp2((largest - higher) * 1.4426950408889634)
         weight = gl.exp2((score - higher[:, None]) * 1.4426950408889634)
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
-        total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
+        total_lanes = (
+            total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout)
+            + gl.sum(gl.sum(pairs, 3), 1)
+        )
         largest = higher
         value = value_ring.index(slot_2)
         weight_operand = weight.to(value.dtype)

@@ -40,29 +40,30 @@ def attention_rows(
     )
     largest_layout: gl.constexpr = gl.SliceLayout(1, acc_layout)
     # reduction over dimension 3: within a warp
-    # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
-    #   21.7% more
     # demanded by the kernel's source
     # next best: gl.BlockedLayout([1, 1, 1, 2], [1, 8, 4, 1], [4, 1, 1, 1], [3, 2, 1, 0]), costs
-    #   2.4% more
+    #   2.5% more
     pairs_layout: gl.constexpr = gl.DistributedLinearLayout(
-        reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0], [0, 8, 0, 0]],
+        reg_bases=[
+            [0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0], [0, 8, 0, 0]
+        ],
         lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
-        warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]], block_bases=[], shape=[64, 16, 4, 2]
+        warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]],
+        block_bases=[],
+        shape=[64, 16, 4, 2],
     )
     # reduction over dimension 1: within a warp
+    # demanded by the kernel's source
     # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 0.5% more
-    # next best: gl.BlockedLayout([1, 1, 2], [16, 1, 2], [4, 1, 1], [2, 0, 1]), costs 4.1% more
-    # demanded by the kernel's source
-    input_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
+    pairs_dims_0_1_2_layout: gl.constexpr = gl.SliceLayout(3, pairs_layout)
     # reduction over dimension 1: within a warp
-    # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
-    #   instr_shape=[16, 128, 16]), costs 3.5% more
     # demanded by the kernel's source
-    total_lanes_layout: gl.constexpr = gl.SliceLayout(1, input_layout)
+    # next best: gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1],
+    #   instr_shape=[16, 128, 16]), costs 3.6% more
+    total_lanes_layout: gl.constexpr = gl.SliceLayout(1, pairs_dims_0_1_2_layout)
     total_layout: gl.constexpr = gl.SliceLayout(1, total_lanes_layout)
     # demanded by the kernel's source
-    layout_2: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
+    pairs_dim_2_layout: gl.constexpr = gl.SliceLayout(0, total_lanes_layout)
     # demanded by the matrix unit
     query_layout: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=acc_layout, k_width=2)
     slot = key_ring.consumer()
@@ -72,7 +73,9 @@ def attention_rows(
     total = gl.zeros([BM // 2], gl.float32, layout=total_layout)
     acc = gl.zeros([BM // 2, D], gl.float32, layout=acc_layout)
     # Each thread adds up its part of a row; the four parts are added up behind the loop.
-    total_lanes = gl.where((gl.arange(0, 4, layout=layout_2) == 0)[None, :], total[:, None], 0.0)
+    total_lanes = gl.where(
+        (gl.arange(0, 4, layout=pairs_dim_2_layout) == 0)[None, :], total[:, None], 0.0
+    )
     # The masks leave the steps before this one as they are.
     masked_from = gl.cdiv(max(min(length, length - BN + 1), 0), BN) * BN
     if 0 < masked_from:
@@ -80,8 +83,11 @@ def attention_rows(
         nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
         key = key_ring.wait(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True,
-            use_acc=False
+            gl.convert_layout(query, query_layout),
+            key.permute((1, 0)),
+            nothing,
+            is_async=True,
+            use_acc=False,
         )
         score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[score_product])
         key_ring.release(slot)
@@ -90,7 +96,10 @@ def attention_rows(
         kept = gl.exp2(largest - higher)
         weight = gl.exp2(score - higher[:, None])
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
-        total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
+        total_lanes = (
+            total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout)
+            + gl.sum(gl.sum(pairs, 3), 1)
+        )
         largest = higher
         weight_operand = weight.to(value_ring.dtype)
         acc = acc * kept[:, None]
@@ -113,7 +122,10 @@ def attention_rows(
             kept = gl.exp2(largest - higher)
             weight = gl.exp2(score - higher[:, None])
             pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
-            total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
+            total_lanes = (
+                total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout)
+                + gl.sum(gl.sum(pairs, 3), 1)
+            )
             largest = higher
             weight_operand = weight.to(value_ring.dtype)
             # Its tile came long ago, but ptxas moves the next wait up to the last branch.
@@ -135,25 +147,34 @@ def attention_rows(
         nothing = gl.zeros([BM // 2, BN], gl.float32, layout=acc_layout)
         key = key_ring.wait(slot)
         score_product = gl.nvidia.hopper.warpgroup_mma(
-            gl.convert_layout(query, query_layout), key.permute((1, 0)), nothing, is_async=True,
-            use_acc=False
+            gl.convert_layout(query, query_layout),
+            key.permute((1, 0)),
+            nothing,
+            is_async=True,
+            use_acc=False,
         )
         score_product = gl.nvidia.hopper.warpgroup_mma_wait(0, deps=[score_product])
         key_ring.release(slot)
         score = score_product * scale
         # Columns of a thread have constant distances: it compares them with one bound.
-        parts_2: gl.constexpr = gl.DistributedLinearLayout(
-            reg_bases=[[0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0], [0, 8, 0, 0]],
+        parts: gl.constexpr = gl.DistributedLinearLayout(
+            reg_bases=[
+                [0, 0, 0, 1], [8, 0, 0, 0], [0, 1, 0, 0], [0, 2, 0, 0], [0, 4, 0, 0], [0, 8, 0, 0]
+            ],
             lane_bases=[[0, 0, 1, 0], [0, 0, 2, 0], [1, 0, 0, 0], [2, 0, 0, 0], [4, 0, 0, 0]],
-            warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]], block_bases=[], shape=[64, 16, 4, 2]
+            warp_bases=[[16, 0, 0, 0], [32, 0, 0, 0]],
+            block_bases=[],
+            shape=[64, 16, 4, 2],
         )
-        eighth: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, parts_2)))
-        lane: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, parts_2)))
-        element: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, parts_2)))
+        eighth: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, gl.SliceLayout(3, parts)))
+        lane: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(3, parts)))
+        element: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, gl.SliceLayout(2, parts)))
         place = 8 * gl.arange(0, 16, layout=eighth)[None, :][:, :, None][:, :, :, None]
         place = place + gl.arange(0, 2, layout=element)[None, :][:, None, :][:, :, None, :]
-        bound = length - start - 2 * gl.arange(0, 4, layout=lane)[None, :][:, None, :][:, :, :, None]
-        score_pairs = gl.convert_layout((score).reshape([64, 16, 4, 2]), parts_2)
+        bound = (
+            length - start - 2 * gl.arange(0, 4, layout=lane)[None, :][:, None, :][:, :, :, None]
+        )
+        score_pairs = gl.convert_layout((score).reshape([64, 16, 4, 2]), parts)
         score = gl.convert_layout(
             gl.where(place < bound, score_pairs, -1e30).reshape([64, 128]), layout=acc_layout
         )
@@ -161,7 +182,10 @@ def attention_rows(
         kept = gl.exp2(largest - higher)
         weight = gl.exp2(score - higher[:, None])
         pairs = weight.reshape([weight.shape[0], weight.shape[1] // 8, 4, 2])
-        total_lanes = total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout) + gl.sum(gl.sum(pairs, 3), 1)
+        total_lanes = (
+            total_lanes * gl.convert_layout(kept[:, None], total_lanes_layout)
+            + gl.sum(gl.sum(pairs, 3), 1)
+        )
         largest = higher
         weight_operand = weight.to(value_ring.dtype)
         acc = acc * kept[:, None]
@@ -183,8 +207,12 @@ def attention_rows(
 def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
     # The kernel in front may still run; the one behind may begin.
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
-        gl.int32, False, 1
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
+        "=r,r",
+        [0],
+        gl.int32,
+        False,
+        1,
     )
     first = gl.program_id(1) * length
     q_tiles = gl.portable.descriptor(q + first * D, [length, D], [D, 1], [BM // 2, D])
@@ -197,8 +225,14 @@ def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN
     gl.warp_specialize(
         [
             (attention_copies, (key_ring, value_ring, length, BN)),
-            (attention_rows, (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 0)),
-            (attention_rows, (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 1)),
+            (
+                attention_rows,
+                (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 0),
+            ),
+            (
+                attention_rows,
+                (key_ring, value_ring, out, length, scale, D, BM, BN, out_tiles, q_tiles, 1),
+            ),
         ],
         [4, 4],
         [232, 232],

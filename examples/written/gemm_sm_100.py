@@ -18,9 +18,9 @@ def matmul_stores(sums, c, M, N, BM: gl.constexpr, BN: gl.constexpr):
     c_writer = gl.portable.writer(c_tiles, parts=2)
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
-        index_0 = program % gl.num_programs(0)
+        index = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
-        row, column = index_0 * BM, index_1 * BN
+        row, column = index * BM, index_1 * BN
         acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
         acc = sums.wait(turn).load()
         sums.release(turn)
@@ -36,9 +36,9 @@ def matmul_products(tiles, sums, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.c
     turn = sums.producer()
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
-        index_0 = program % gl.num_programs(0)
+        index = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
-        row, column = index_0 * BM, index_1 * BN
+        row, column = index * BM, index_1 * BN
         total = sums.take(turn)
         for k in range(0, K, BK):
             x, y = tiles.wait(slot)
@@ -55,9 +55,9 @@ def matmul_copies(tiles, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr
     slot = tiles.producer()
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
-        index_0 = program % gl.num_programs(0)
+        index = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
-        row, column = index_0 * BM, index_1 * BN
+        row, column = index * BM, index_1 * BN
         for k in range(0, K, BK):
             tiles.fetch(slot, [[row, k], [k, column]])
             slot = slot.next()
@@ -69,8 +69,12 @@ def matmul_copies(tiles, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr
 def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     # The kernel in front may still run; the one behind may begin.
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
-        gl.int32, False, 1
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
+        "=r,r",
+        [0],
+        gl.int32,
+        False,
+        1,
     )
     if gl.program_id(1) * gl.num_programs(0) + gl.program_id(0) >= gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1):
         return

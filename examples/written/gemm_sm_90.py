@@ -20,20 +20,14 @@ def matmul(a, b, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexp
     layouts: gl.constexpr = gl.portable.mma_layouts(
         BM, BN, BK, a.dtype.element_ty, b.dtype.element_ty, operands="shared"
     )
-    a_tiles = gl.portable.descriptor(
-        a, [M, K], [K, 1], [BM, BK], layouts.a_shared
-    )
-    b_tiles = gl.portable.descriptor(
-        b, [K, N], [N, 1], [BK, BN], layouts.b_shared
-    )
+    a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK], layouts.a_shared)
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN], layouts.b_shared)
     acc = gl.portable.accumulator(layouts)
     # A ring of 3 buffers for each tile: copies run 2 ahead of the products.
     tiles = gl.portable.pipeline([a_tiles, b_tiles], 3)
     steps = gl.cdiv(K, BK)
     for step in gl.static_range(2):
-        tiles.fetch(
-            step, [[row, step * BK], [step * BK, column]], pred=step < steps
-        )
+        tiles.fetch(step, [[row, step * BK], [step * BK, column]], pred=step < steps)
     c_tiles = gl.portable.descriptor(c, [M, N], [N, 1], [BM, BN])
     for step in range(steps):
         x, y = tiles.wait(step)

@@ -17,8 +17,12 @@ def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: g
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
-        gl.int32, False, 1
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
+        "=r,r",
+        [0],
+        gl.int32,
+        False,
+        1,
     )
     slot = tiles.consumer()
     # Described here, while the first tiles come.
@@ -27,9 +31,9 @@ def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: g
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     acc = gl.zeros([BM, BN], gl.float32, layout=acc_layout)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
-        index_0 = program % gl.num_programs(0)
+        index = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
-        row, column = index_0 * BM, index_1 * BN
+        row, column = index * BM, index_1 * BN
         for k in range(0, K, BK):
             x, y = tiles.wait(slot)
             acc = gl.nvidia.hopper.warpgroup_mma(x, y, acc, is_async=True, use_acc=k != 0)
@@ -48,17 +52,21 @@ def matmul_copies_0(tiles, a, M, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.c
     # Described here, while other partitions describe other tensors.
     # The kernel in front may still run; the one behind may begin.
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
-        gl.int32, False, 1
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
+        "=r,r",
+        [0],
+        gl.int32,
+        False,
+        1,
     )
     a_tiles = gl.portable.descriptor(a, [M, K], [K, 1], [BM, BK])
     tiles = tiles.part(0, a_tiles)
     slot = tiles.producer()
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
-        index_0 = program % gl.num_programs(0)
+        index = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
-        row, column = index_0 * BM, index_1 * BN
+        row, column = index * BM, index_1 * BN
         for k in range(0, K, BK):
             tiles.fetch(slot, [[row, k]])
             slot = slot.next()
@@ -70,17 +78,21 @@ def matmul_copies_1(tiles, b, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.c
     # Described here, while other partitions describe other tensors.
     # The kernel in front may still run; the one behind may begin.
     gl.inline_asm_elementwise(
-        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;", "=r,r", [0],
-        gl.int32, False, 1
+        "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
+        "=r,r",
+        [0],
+        gl.int32,
+        False,
+        1,
     )
     b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, BN])
     tiles = tiles.part(1, b_tiles)
     slot = tiles.producer()
     units = gl.inline_asm_elementwise("mov.u32 $0, %nsmid;", "=r", [], gl.int32, True, 1)
     for program in range(gl.program_id(1) * gl.num_programs(0) + gl.program_id(0), gl.num_programs(0) * gl.num_programs(1), units):
-        index_0 = program % gl.num_programs(0)
+        index = program % gl.num_programs(0)
         index_1 = program // gl.num_programs(0)
-        row, column = index_0 * BM, index_1 * BN
+        row, column = index * BM, index_1 * BN
         for k in range(0, K, BK):
             tiles.fetch(slot, [[k, column]])
             slot = slot.next()

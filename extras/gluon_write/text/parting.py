@@ -72,7 +72,7 @@ def parts_of(
         f"{outer}{start} = {begin if first == '0' else f'{first} + {begin}'}",
         head.format(first, start),
         *(inner + line if line else "" for line in plain),
-        f"{outer}# All others.",
+        f"{outer}# The steps that the masks change.",
         head.format(start, last),
         *source[body[0].lineno - 1 - _above(source, body[0]) : loop.end_lineno],
     ]

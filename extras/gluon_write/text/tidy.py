@@ -19,12 +19,12 @@ from collections import Counter
 from functools import lru_cache
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
+from gluon_write.text.breaking import broken
 from gluon_write.text.form import free_name
-from gluon_write.text.syntax import nodes_in, reads, stores
+from gluon_write.text.syntax import mentions, nodes_in, reads, stores
 
 __all__ = ["tidied", "tidied_tree"]
 
-_WIDTH = 100  # of a line
 _MOST_OPERATORS = 8  # of a statement in one line
 _FREE = ("arange", "program_id", "num_programs")
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.Return)
@@ -38,7 +38,8 @@ def tidied(text: str, before: str, space: str) -> str:
         before: the text that the function had. space: name of the language.
     """
     named = _Text(text, space).text()
-    return _broken(named, {line.strip() for line in before.splitlines()})
+    named = _renumbered(named, before)
+    return broken(named, {line.strip() for line in before.splitlines()})
 
 
 def tidied_tree(function: ast.FunctionDef, space: str, taken: Iterable[str]) -> None:
@@ -313,51 +314,20 @@ def _plain(node: ast.expr) -> str:
     return ast.unparse(bare)
 
 
-def _broken(text: str, kept: set[str]) -> str:
-    """Return a text whose long calls have their arguments on lines of their own."""
-    lines = text.splitlines()
-    statements = [n for n in nodes_in(ast.parse(text)) if isinstance(n, _PLAIN)]
-    for statement in sorted(statements, key=lambda s: s.lineno, reverse=True):
-        line = lines[statement.lineno - 1]
-        call = statement.value
-        if not isinstance(call, ast.Call) or statement.end_lineno != statement.lineno:
-            continue
-        ends = len(line.encode()) == statement.end_col_offset == call.end_col_offset
-        if len(line) <= _WIDTH or line.strip() in kept or not ends or not line.isascii():
-            continue
-        parts = [*call.args, *(word.value for word in call.keywords)]
-        if not parts:
-            continue
-        start = line.index("(", call.func.end_col_offset or 0) + 1
-        starts = [start, *((part.end_col_offset or 0) for part in parts)]
-        pieces = _pieces(line, starts)
-        if pieces is None:
-            continue
-        indent = " " * (statement.col_offset + 4)
-        packed = [indent]
-        for piece in pieces:
-            if len(packed[-1]) + len(piece) > _WIDTH and packed[-1] != indent:
-                packed.append(indent)
-            packed[-1] += piece + " "
-        inner = [one.rstrip() for one in packed]
-        lines[statement.lineno - 1 : statement.lineno] = [
-            line[:start], *inner, " " * statement.col_offset + ")"
-        ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+def _renumbered(text: str, before: str) -> str:
+    """Return a text whose written names have no number where no other name needs it: `tiles` of `tiles_2`.
 
-
-def _pieces(line: str, starts: Sequence[int]) -> list[str] | None:
-    """Return the arguments of a call, each with its comma; None where the text has another form."""
-    pieces = []
-    first = starts[0]
-    for end in starts[1:]:
-        depth = line[first:end].count("(") - line[first:end].count(")")
-        end += depth  # closing parentheses around an argument
-        if depth < 0 or line[starts[-1] :].strip(" )") or line[end : end + 1] not in (",", ")"):
-            return None
-        pieces.append(line[first:end].strip() + ("," if line[end] == "," else ""))
-        first = end + 1
-    return pieces
+    Args:
+        before: the text that the function had, whose names stay.
+    """
+    tree, own = _function(text), {*re.findall(r"\w+", before)}
+    words = mentions(tree) | {arg.arg for arg in nodes_in(tree) if isinstance(arg, ast.arg)}
+    for name in sorted(stores(tree) - own):
+        base = re.sub(r"_\d+$", "", name)
+        if base not in words:
+            text = re.sub(rf"\b{name}\b", base, text)
+            words.add(base)
+    return text
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:

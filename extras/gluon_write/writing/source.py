@@ -21,6 +21,7 @@ from gluon_write.text.tidy import tidied
 from gluon_write.tracing.buffers import conflicts_of, matrices_of
 from gluon_write.tracing.sketch import Place, partition_of, place_of
 from gluon_write.writing.edits import Edits, partitions_of, space_in
+from gluon_write.writing.layout_names import layout_names
 
 __all__ = ["explicit_text", "launched_early", "relaunched", "replaced", "spelled"]
 
@@ -61,7 +62,7 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
     fn = edits.fn
     space = Space.of(fn.get_capture_scope())
     number = next(i for i, one in enumerate(graph.jits) if one is fn)
-    names = _names(fn, graph, solution, edits)
+    names = layout_names(fn.src, edits.names, graph, solution)
     lines = [line.encode() for line in fn.src.splitlines()]
     for line, column, _, _, text, (last, end) in sorted(
         _insertions(edits, names, lines, space, number), reverse=True
@@ -85,34 +86,6 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
     text = re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
     user = inspect.getsource(fn.fn) if not getattr(fn, "written", False) else ""
     return tidied(text, user, space.name)
-
-
-def _names(fn: Any, graph: Graph, solution: Solution, edits: Edits) -> dict[AnyLayout, str]:
-    """Return the layouts in use with their names, those that others are made of first."""
-    wanted: list[AnyLayout] = []
-
-    def want(layout: Any) -> None:
-        parent = getattr(layout, "parent", None)
-        if parent is not None:
-            want(parent)
-        if layout not in wanted:
-            wanted.append(layout)
-
-    for layout in edits.names:
-        want(layout)
-    taken = set(re.findall(r"\w+", fn.src))
-    named: dict[AnyLayout, str] = {}
-    for layout in wanted:
-        users = [u for u in graph.unknowns if solution.chosen[u.number] == layout]
-        users.sort(key=lambda u: (-len(u.accesses), u.number))
-        words = [name for user in users for name in user.names if name.isidentifier()]
-        stem = f"{words[0]}_layout" if words else "layout"
-        name, number = stem, 2
-        while name in taken:
-            name, number = f"{stem}_{number}", number + 1
-        taken.add(name)
-        named[layout] = name
-    return named
 
 
 def _insertions(
@@ -154,6 +127,7 @@ def _definition(
 ) -> list[str]:
     """Return the lines that define a layout, with the reasons for it."""
     words: list[str] = []
+    others: list[tuple[float, AnyLayout]] = []
     for one in graph.unknowns:
         if solution.chosen[one.number] != layout:
             continue
@@ -166,8 +140,10 @@ def _definition(
             words += reasons(layout, one, graph.jits)
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
-            more = 100 * (other[1] / solution.price - 1)
-            words.append(f"next best: {_spelled(other[0], {}, space)}, costs {more:.1f}% more")
+            others.append((100 * (other[1] / solution.price - 1), other[0]))
+    if others:
+        more, best = min(others, key=lambda one: one[0])
+        words.append(f"next best: {_spelled(best, names, space)}, costs {more:.1f}% more")
     notes = [
         line
         for word in dict.fromkeys(words)
@@ -203,7 +179,7 @@ def _spelled(layout: Layout, names: Mapping[Any, str], space: Space) -> str:
         return f"{home}()"
     for field in fields(layout):  # type: ignore[arg-type]
         value = getattr(layout, field.name)
-        if field.name == "cga_layout" and not value:
+        if field.name == "cga_layout" and not value or field.default == value:
             continue
         if isinstance(value, Layout):
             text = names.get(value) or _spelled(value, names, space)
