@@ -48,7 +48,7 @@ if __name__ == "__main__":
     sums[(1,)](np.ones((4, 4, 4), np.float32), np.zeros((4, 4), np.float32), 4)
 
 
-def test_layouts_are_named_by_what_has_them():
+def test_layouts_have_the_names_of_their_values():
     """Slices that no value of the source has by a name are named by their dimensions."""
     text, _ = written(__file__, registry().target("sm_90"))
     assert "v_dim_2_layout: gl.constexpr = gl.SliceLayout(0, " in text
