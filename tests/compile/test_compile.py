@@ -229,14 +229,17 @@ def test_too_much_shared_memory_is_refused_before_the_machine_code(target, warp)
         )
 
 
-def test_a_compiled_kernel_for_another_device_does_not_launch():
+@pytest.mark.sampled(1)  # short
+@pytest.mark.parametrize("target, warp", [("sm_90", L32), ("gfx942", L64)])
+def test_a_compiled_kernel_for_another_device_does_not_launch(target, warp, monkeypatch):
     import torch
 
-    compiled = scale("sm_90")
-    if registry().backend("nvidia").device.target() == compiled.target:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")  # a build for CUDA, with or without a driver
+    compiled = scale(target, layout=warp)
+    if registry().backend(compiled.target.backend).device.target() == compiled.target:
         pytest.skip("that device is here")
     with pytest.raises(DeviceError):
-        compiled[(1,)](torch.zeros(4), torch.zeros(4), 4, 1.0, 256, L32)
+        compiled[(1,)](torch.zeros(4), torch.zeros(4), 4, 1.0, 256, warp)
 
 
 def test_observers_hear_of_every_stage(monkeypatch):

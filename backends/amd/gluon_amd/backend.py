@@ -126,7 +126,10 @@ class AmdDevice(TritonDevice):
 
     def scope(self, index: int) -> ContextManager[Any]:
         torch = sys.modules.get("torch")
-        return torch.cuda.device(index) if torch is not None else super().scope(index)
+        if torch is None or not self.count():  # without a device, the launcher's error names the remedy
+            return super().scope(index)
+        scope: ContextManager[Any] = torch.cuda.device(index)
+        return scope
 
     def stream_getter(self) -> Callable[[int], int]:
         stream: Callable[[int], int] = self.driver().get_current_stream

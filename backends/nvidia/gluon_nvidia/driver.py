@@ -167,9 +167,10 @@ class device_scope(ContextManager[None]):
         self._inner = torch.cuda.device(index) if torch is not None else None
 
     def __enter__(self) -> None:
+        cuda = driver()  # without a device, torch's own error comes later and names no remedy
         if self._inner is not None:
             self._inner.__enter__()
-        driver().ensure_context(self._index)
+        cuda.ensure_context(self._index)
 
     def __exit__(self, *details: Any) -> None:
         if self._inner is not None:
