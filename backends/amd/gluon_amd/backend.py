@@ -126,7 +126,7 @@ class AmdDevice(TritonDevice):
 
     def scope(self, index: int) -> ContextManager[Any]:
         torch = sys.modules.get("torch")
-        if torch is None or not self.count():  # without a device, the launcher's error names the remedy
+        if torch is None or not self.count():  # the launcher's error names the remedy
             return super().scope(index)
         scope: ContextManager[Any] = torch.cuda.device(index)
         return scope
