@@ -26,7 +26,7 @@ def operands(m, n, k):
     return a, b, np.zeros((m, n), np.float32), a.astype(np.float32) @ b.astype(np.float32)
 
 
-def code(kernel, target, kind="ptx", **constants):
+def code(kernel, target, kind="ptx", words={}, **constants):
     signature = {"a": "*fp16:16", "b": "*fp16:16", "c": "*fp32:16", "N": "i32:16", "K": "i32:16"}
-    asked = gluon.compile(kernel, target=target, signature=signature, constexprs=constants)
+    asked = gluon.compile(kernel, target=target, signature=signature, constexprs=constants, **words)
     return asked.asm[kind]

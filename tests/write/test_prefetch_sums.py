@@ -146,6 +146,15 @@ def test_sums_of_one_loop_stay_under_way(schedule):
     assert "scf.if" in text[: text.index("scf.for")]  # sums meet zeros when products are over
 
 
-def test_registers_leave_room_for_a_buffer():
-    """Four warps whose sums take the registers of half a multiprocessor have four buffers for three."""
-    assert "memdesc<4x128x32xf16" in code(product, "sm_90", "ttgir", BM=128, BN=128, BK=32)
+@pytest.mark.parametrize(
+    "sizes, warps, stages, buffers",
+    [
+        ((128, 128, 32), 4, 3, 4),  # sums take the registers of half a multiprocessor
+        ((128, 128, 64), 8, 4, 3),  # two programs for one
+    ],
+)
+def test_buffers_let_more_programs_run(sizes, warps, stages, buffers):
+    """A loop has one more, or fewer, than it asks for."""
+    words = {"num_warps": warps, "num_stages": stages}
+    text = code(product, "sm_90", "ttgir", words, **dict(zip(("BM", "BN", "BK"), sizes)))
+    assert f"memdesc<{buffers}x{sizes[0]}x{sizes[2]}xf16" in text

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ast
 import re
-from math import prod
 from typing import Any, Collection, Mapping, Optional
 
 from gluon_core import language
@@ -31,6 +30,7 @@ from gluon_write.loops.packed_tiles import is_between, with_packed_tiles
 from gluon_write.loops.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.loops.stored_tiles import stored_in_one
 from gluon_write.pipelines.copy_ops import COPIES
+from gluon_write.pipelines.filling import filling
 from gluon_write.rewrites.awaited_loops import with_awaited_loops
 from gluon_write.rewrites.copied_operands import copied_operands, copying
 from gluon_write.text.form import bounds_of, changed_copy, free_name, one_line, renamed
@@ -44,11 +44,6 @@ __all__ = ["Prefetcher", "prefetched"]
 
 _LONG = (language.max, language.min, language.sum, language.exp, language.exp2, language.erf)
 _LEAST_WARPS = 4  # of a warp group
-# A fourth buffer saves a barrier in each step. On an H200 convolutions of 3x3 in tiles of 64x64x32 and 128x64x32, of which a
-# multiprocessor then holds two thirds as many, took 0.92 and 0.95 of the time; one of 128x128x64, left alone with its buffers, 1.40.
-_SAVING, _ENOUGH_WARPS = 4, 16
-# Registers bound how many programs there are, too: a table of products in four warps, tiles of 128x128x32, took 0.85.
-_REGISTERS, _OWN, _LANES = 1 << 16, 48, 32  # of a multiprocessor; of a thread besides sums
 
 
 def prefetched(
@@ -150,8 +145,8 @@ class Prefetcher(LoopReader):
                 fitting = begun.stages
             elif fitting < 2:
                 return []
-            elif loop is not more and self._takes_one_more(loop, fitting, size, left):
-                fitting += 1
+            elif loop is not more:
+                fitting = filling(self, loop, fitting, size, left)
             assigned.update(stores(loop.node))
             edits = self._written(loop, fitting, taken)
             return [*edits, *stored_in_one(self, loop, fitting * size, taken)]
@@ -181,25 +176,6 @@ class Prefetcher(LoopReader):
             used.append(room - left + stages * size)
         same = room // used[0] == room // used[1] if used[1] <= room else False
         return self._fitting(more, room) >= stages and (same or not is_between(loop))
-
-    def _takes_one_more(self, loop: Loop, fitting: int, size: int, left: int) -> bool:
-        """Return True if a multiprocessor holds as many programs with one buffer more, or enough.
-
-        Args:
-            size: bytes of a step's copies. left: those that are free for them.
-        """
-        held = self._held(loop)
-        programs = min(left // ((fitting + 1) * size), held)
-        same = programs == min(left // (fitting * size), held)
-        saves = fitting + 1 == _SAVING and self._adds_alone(loop)
-        enough = saves and programs * self.warps >= _ENOUGH_WARPS
-        return bool(loop.issued and programs and (same or enough))
-
-    def _held(self, loop: Loop) -> int:
-        """Return how many programs a multiprocessor has registers for."""
-        kinds = [self.type_of(one.value) for one in loop.issued if isinstance(one, ast.Assign)]
-        words = sum(prod(kind[0]) * kind[1] // 32 for kind in kinds if kind)
-        return max(1, _REGISTERS // (words + _OWN * self.warps * _LANES))
 
     def _buffers(self, tile: Tile, loop: Loop) -> int:
         """Return how many buffers a tile has that is stored: a product under way reads one of them."""
@@ -233,7 +209,7 @@ class Prefetcher(LoopReader):
         fetch = self._fetch(loop, moved, last, stride, ahead, end)
         arrived = self.arrived(loop, stages - 2)
         # A sum is under way until the next step's products; others are over before it.
-        one_sum = self._adds_alone(loop)
+        one_sum = self.adds_alone(loop)
         single = len(arrived) > 1 and one_sum
         if end is node and not begun and loop.issued:
             self.awaited[step] = loop.inside(first, last)
@@ -290,7 +266,7 @@ class Prefetcher(LoopReader):
         edits += [(line, line - 1, lines) for line, lines in new_lines.items()]
         return edits
 
-    def _adds_alone(self, loop: Loop) -> bool:
+    def adds_alone(self, loop: Loop) -> bool:
         """Return True if each product under way adds to a sum of its own."""
         own = len({*loop.issued.values()}) == len(loop.issued)
         return bool(loop.issued) and own and all(self.adds(s, loop) for s in loop.issued)
@@ -414,7 +390,7 @@ class Prefetcher(LoopReader):
         lines: dict[int, list[str]] = {}
         # Two sums under way from one step to the next, and other products: ptxas would wait after each `wgmma`.
         sums = sum(bool(self.adds(statement, loop)) for statement in loop.issued)
-        waits = sums > 1 and not self._adds_alone(loop)
+        waits = sums > 1 and not self.adds_alone(loop)
         pending: list[tuple[str, int]] = []  # results under way, and how many steps ago
         for _ in range(2):  # what a step leaves is under way in the next
             lines.clear()
