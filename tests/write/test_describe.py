@@ -116,3 +116,69 @@ def test_checked_dimensions(sources, tmp_path, checked):
         wanted[96:] = 0
     assert "portable.descriptor(a," in "".join(sources[0].split())
     assert (c - wanted).abs().max() < 5e-2
+
+
+ORDERED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_before(row, column):
+    return row - 1, column
+
+
+@triton.jit
+def rows_between(row, column, first: tl.constexpr):
+    if first < 0:
+        return row + first, column
+    at = row
+    at += first
+    return at, max(column, 0)
+
+
+@triton.jit
+def rows_around(row, column):
+    row, column = rows_between(row, column, -1)
+    return row, column
+
+
+@triton.jit
+def product_kernel(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    pid = tl.program_id(0)
+    grid_m, grid_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    row, column = pid // grid_n, pid % grid_n
+    pid_m, pid_n = ORDER
+    rows, columns = pid_m * BM + tl.arange(0, BM), (pid_n * BN + tl.arange(0, BN))[None, :]
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for k in range(0, K, BK):
+        ks = k + tl.arange(0, BK)
+        x = tl.load(a + rows[:, None] * K + ks[None, :], mask=(rows[:, None] < M) & (ks[None, :] < K), other=0.0)
+        y = tl.load(b + ks[:, None] * N + columns, mask=(ks[:, None] < K) & (columns < N), other=0.0)
+        acc = tl.dot(x, y, acc)
+    tl.store(c + rows[:, None] * N + columns, acc, mask=(rows[:, None] < M) & (columns < N))
+"""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    "order, before",
+    [
+        ("tl.swizzle2d(row, column, grid_m, grid_n, 2)", 0),
+        ("rows_between(row, column, 0)", 0),
+        ("row_before(row, column)", 1),
+        ("rows_around(row, column)", 1),
+    ],
+)
+def test_order_of_programs(sources, tmp_path, order, before):
+    """Tiles of a function's rows are copied by descriptors where none begins before its tensor."""
+    module = ported(ORDERED.replace("ORDER", order), tmp_path)
+    a, b, c = halves(192, 64), halves(64, 128, seed=1), torch.zeros(192, 128)
+    first = 64 * before  # the row at which the kernel's tensors begin; it reads those before it
+    module.product_kernel[(2 * (3 - before),)](
+        a[first:], b, c[first:], 192 - first, 128, 64, BM=64, BN=64, BK=32
+    )
+    wanted = a.float() @ b.float()
+    wanted[192 - first :] = 0
+    torch.testing.assert_close(c, wanted, atol=1e-3, rtol=1e-3)
+    assert ("portable.descriptor(a," in "".join(sources[0].split())) != before

@@ -19,12 +19,11 @@ from gluon_core._triton import tl, unwrap
 from gluon_write.text.form import Form
 from gluon_write.text.polynomials import Polynomial
 from gluon_write.text.syntax import argument, nodes_in, stores
+from gluon_write.tracing.signs import POSITIVE, UNTOUCHED, is_positive, positive_results
 from gluon_write.tracing.sketch import Sketch, place_of
 
 __all__ = ["IndexForms", "NoIndex", "Range"]
 
-_UNTOUCHED = (language.multiple_of, language.max_contiguous, language.to_tensor)
-_POSITIVE = (language.program_id, language.num_programs)
 _BOUNDED = (language.cdiv, language.minimum, language.maximum)
 _MOST_DEEP = 40
 
@@ -434,7 +433,7 @@ class IndexForms(Form):
             if len(sides) != 2 or None in sides:
                 raise NoIndex
             return Polynomial.of(sides[0]) + self._range(Range(sides[1] - sides[0]))  # type: ignore[arg-type,operator]
-        if called in _UNTOUCHED and node.args:
+        if called in UNTOUCHED and node.args:
             return self.form_of(node.args[0])
         if called is language.expand_dims and len(node.args) == 2:
             axis = self.form_of(node.args[1]).number
@@ -459,7 +458,7 @@ class IndexForms(Form):
         if not isinstance(node, ast.Call):
             text = f"({text})"
         fixed = all(source in (_PARAMETER, _GLOBAL) for _, source in defined)
-        own = any(self.called(n) in _POSITIVE for n in nodes_in(node))
+        own = any(self.called(n) in POSITIVE for n in nodes_in(node))
         return self._atom(text, defined, self._positive(node), fixed and not own)
 
     def _modules(self) -> set[str]:
@@ -467,7 +466,7 @@ class IndexForms(Form):
 
     def _repeats(self, node: ast.expr) -> bool:
         """Return True if an expression may be evaluated again."""
-        known = (*_POSITIVE, *_BOUNDED)
+        known = (*POSITIVE, *_BOUNDED)
         for part in nodes_in(node):
             if isinstance(part, ast.Call):
                 method = isinstance(part.func, ast.Attribute) and part.func.attr == "to"
@@ -477,29 +476,10 @@ class IndexForms(Form):
         return True
 
     def _positive(self, node: Any, deep: int = 0) -> bool:
-        """Return True if a scalar is a sum, a product, a quotient or a bound of numbers that are not below 0.
-
-        Divisors are taken for positive, and parameters for sizes.
-        """
+        """Return True if a scalar is not below 0; parameters are taken for sizes."""
         if node is None or deep > _MOST_DEEP:
             return False
-        if isinstance(node, ast.Constant):
-            return type(node.value) is int and node.value >= 0
-        if isinstance(node, ast.BinOp):
-            if isinstance(node.op, (ast.Add, ast.Mult)):
-                return all(self._positive(one, deep + 1) for one in (node.left, node.right))
-            one = isinstance(node.op, (ast.FloorDiv, ast.Mod))
-            return one and self._positive(node.left, deep + 1)
-        if isinstance(node, ast.Call):
-            called = self.called(node)
-            if called in _POSITIVE:
-                return True
-            if called in _BOUNDED or getattr(node.func, "id", "") in ("min", "max"):
-                return all(self._positive(one, deep + 1) for one in node.args)
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
-                return self._positive(node.func.value, deep + 1)
-            return called in _UNTOUCHED and self._positive(node.args[0], deep + 1)
-        return isinstance(node, ast.Name) and self._positive_name(node, deep + 1)
+        return is_positive(node, lambda name: self._positive_name(name, deep + 1), self.called)
 
     def _positive_name(self, node: ast.Name, deep: int) -> bool:
         try:
@@ -516,14 +496,15 @@ class IndexForms(Form):
         if not isinstance(source, ast.Assign):
             return False
         target, value = source.targets[0], source.value
-        if isinstance(target, ast.Name):
-            return self._positive(value, deep)
+        names = target.elts if isinstance(target, ast.Tuple) else [target]
+        words = [getattr(part, "id", "") for part in names]
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-            words = [getattr(part, "id", "") for part in target.elts]
             return self._positive(value.elts[words.index(node.id)], deep)
-        # A function of the kernel, or of Triton's, as the one that orders programs by groups of rows.
-        called = self.called(value)
-        if "load" in getattr(called, "src", "load"):
+        if isinstance(target, ast.Name) and self._positive(value, deep):
+            return True
+        if not isinstance(value, ast.Call):
             return False
-        assert isinstance(value, ast.Call)
-        return all(self._positive(one, deep) for one in value.args)
+        # A function, as the one that orders programs by groups of rows.
+        results = positive_results(self.called(value), value, lambda arg: self._positive(arg, deep))
+        signs: dict[str, bool] = dict(zip(words, results or ()))
+        return signs.get(node.id, False)
