@@ -283,5 +283,9 @@ def tuned() -> None:
 
 if __name__ == "__main__":
     parts = {"ops": ops, "shapes": shapes, "bundle": bundle, "cold": cold, "tune": tune}
+    known = {**parts, "tuned": tuned}
+    unknown = [word for word in sys.argv[1:] if word not in known]
+    if unknown:
+        sys.exit(f"unknown part: {', '.join(unknown)}; the parts are {', '.join(parts)}")
     for part in sys.argv[1:] or parts:
-        {**parts, "tuned": tuned}[part]()
+        known[part]()

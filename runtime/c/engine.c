@@ -22,6 +22,8 @@
 #include "arguments.h"
 #include "table.h"
 #include "keys.h"
+#include "maps.h"
+#include "made_maps.h"
 #include "launches.h"
 
 static COLD PyObject *make(PyObject *Py_UNUSED(module), PyObject *args, PyObject *keywords)
