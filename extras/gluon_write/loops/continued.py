@@ -62,7 +62,7 @@ def continuation(
     if not all(isinstance(s, ast.Assign) and form.ahead(s) for s in between):
         return None
     behind = read(second)
-    if behind is None or _loads(loop) != _loads(behind):
+    if behind is None or not behind.tiles or _loads(loop) != _loads(behind):
         return None
     parts = [*behind.ahead, *(tile.statement for tile in behind.tiles.values())]
     needed = fixed.union(*map(mentions, parts))

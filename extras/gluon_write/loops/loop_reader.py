@@ -42,6 +42,7 @@ class LoopReader(Form):
     takes_computed = False  # second operands that a step computes
     takes_several = False  # operands of several products
     takes_kept = False  # operands whose elements other statements read
+    takes_converted = False  # several products without an operand that a step loads as it is
     takes_addresses = False  # scalars and vectors that memory holds, in addresses
 
     def __init__(
@@ -125,7 +126,8 @@ class LoopReader(Form):
                     tiles[tile.name] = tile
         falls = falling(node, self.number, self.drawn)
         loop = Loop(node, tiles, products, falls=falls)
-        if falls and not self.takes_falling or not tiles or not self.slices(loop):
+        empty = not tiles and not (self.takes_converted and len(products) > 1)
+        if falls and not self.takes_falling or empty or not self.slices(loop):
             return None
         loop.issued = self._issued(loop)
         return loop

@@ -53,6 +53,7 @@ class _Accumulator(Prefetcher):
     takes_computed = False
     takes_several = False
     takes_kept = False
+    takes_converted = False
     takes_addresses = False
 
     def read(self, node: ast.For) -> Optional[Loop]:

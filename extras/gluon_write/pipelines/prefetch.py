@@ -98,6 +98,7 @@ class Prefetcher(LoopReader):
     takes_computed = True
     takes_several = True
     takes_kept = True
+    takes_converted = True
     takes_addresses = True
 
     def read(self, node: ast.For) -> Optional[Loop]:
@@ -121,7 +122,11 @@ class Prefetcher(LoopReader):
         more = with_packed_tiles(self, loop)
         if more is not loop:
             self.with_packed[node] = more
-        return loop
+        return loop if loop.tiles or more is not loop else None
+
+    def _read_packed(self, node: ast.For) -> Optional[Loop]:
+        """Return a loop that copies the tiles, too, from which its steps compute operands."""
+        return None if self.read(node) is None else self.with_packed.get(node)
 
     def text(self, stages: int, room: int) -> Optional[str]:
         """Return the function with its loops of products changed; None without one."""
@@ -131,10 +136,13 @@ class Prefetcher(LoopReader):
         assigned: set[str] = set()
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
-            begun = self.begun.get(loop.node)
-            more = None if begun else self.with_packed.get(loop.node)
-            if more is not None and self._takes_more(loop, more, stages, room):
-                loop = more
+            begun, more = self.begun.get(loop.node), self.with_packed.get(loop.node)
+            if more is not None:
+                same = begun and begun.tiles.keys() == more.tiles.keys()
+                takes = same if begun else self._takes_more(loop, more, stages, room)
+                loop = more if takes else loop
+            if not loop.tiles:
+                return []
             if not loop.copied:
                 loop.issued.clear()  # ptxas would wait after each `wgmma` among so many loads
             size, left = self._room(loop, room)
@@ -174,7 +182,7 @@ class Prefetcher(LoopReader):
         for one in (loop, more):
             size, left = self._room(one, room)
             used.append(room - left + stages * size)
-        same = room // used[0] == room // used[1] if used[1] <= room else False
+        same = 0 < room // used[1] == room // max(used[0], 1) or not loop.tiles
         return self._fitting(more, room) >= stages and (same or not is_between(loop))
 
     def _buffers(self, tile: Tile, loop: Loop) -> int:
@@ -299,9 +307,11 @@ class Prefetcher(LoopReader):
     def _behind(self, loop: Loop) -> list[Loop]:
         """Return the loops that go on with the steps of one that has rings of its own, one behind the other."""
         behind: list[Loop] = []
+        packed = loop is self.with_packed.get(loop.node)
+        read = self._read_packed if packed else self.read
         one = loop if self.goes_on and loop.copied and loop.node not in self.begun else None
         while one is not None:
-            one = continuation(self, one, self.read)
+            one = continuation(self, one, read)
             behind += [one] if one is not None else []
         return behind
 

@@ -82,6 +82,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     takes_computed = False
     takes_several = False
     takes_kept = False
+    takes_converted = False
     takes_addresses = False
 
     def read(self, node: Any) -> Any:
