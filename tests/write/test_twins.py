@@ -44,9 +44,10 @@ def test_every_kernel_is_launched(cases):
     kinds = importlib.import_module("twin_kind_cases").KINDS
     elements = importlib.import_module("twin_element_cases").ELEMENTS
     gemms = importlib.import_module("twin_gemm_cases").GEMMS
-    launched = (cases.LAUNCHES, kinds, elements, gemms)
+    serving = importlib.import_module("twin_serving_cases").SERVING
+    launched = (cases.LAUNCHES, kinds, elements, gemms, serving)
     assert sum(map(len, launched)) >= 2 * len(written)
-    files = (f"twin_{word}cases.py" for word in ("", "kind_", "element_", "gemm_"))
+    files = (f"twin_{word}cases.py" for word in ("", "kind_", "element_", "gemm_", "serving_"))
     source = "".join((BENCHMARKS / file).read_text() for file in files)
     assert not [name for name in written if f'"{name}"' not in source]
 
