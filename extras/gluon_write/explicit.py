@@ -38,7 +38,7 @@ from gluon_write.pipelines.sums_ahead import summed_ahead
 from gluon_write.pipelines.tiles_ahead import tiles_ahead
 from gluon_write.preferred import chosen_form, chosen_warps
 from gluon_write.rewrites.adjacent import with_adjacent_loops, with_shared_names
-from gluon_write.rewrites.exponentials import with_fused_differences
+from gluon_write.rewrites.exponentials import with_fused_differences, with_summed_powers
 from gluon_write.rewrites.first_products import with_first_products
 from gluon_write.rewrites.guard import guarded
 from gluon_write.rewrites.hoist import hoisted
@@ -304,6 +304,7 @@ def _formed(
         partial(summed_by_lanes, target=target),
         guarded,
         with_fused_differences,
+        partial(with_summed_powers, target=target),
     ):
         fn, drawn = _after(change, fn, drawn, traced)
     if any_order:

@@ -5,11 +5,13 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_core._triton import tl
 from gluon_write.preferred import preferred_form
 
 pytestmark = pytest.mark.once
 
 SEEN = ((np.arange(150) % 3 != 1) & (np.arange(150) >= 64)).astype(np.int32)
+sigmoid = tl.sigmoid
 LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -83,6 +85,57 @@ def test_a_mask_of_keys(chosen_sources):
     assert (
         use < text.index("seen_ahead = gl.load(more + keys_ahead", use) < text.index("weight", use)
     )
+
+
+@gluon.jit
+def capped(x, cap):
+    return cap * (2.0 / (1.0 + gl.exp(-2.0 * x)) - 1.0)
+
+
+@gluon.jit
+def gated(x):
+    return 2 * sigmoid(2 * x) - 1
+
+
+@gluon.jit(layouts="auto")
+def capped_attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr, KIND: gl.constexpr):  # fmt: skip
+    row, depth = gl.arange(0, BM), gl.arange(0, D)
+    query = gl.load(q + row[:, None] * D + depth[None, :])
+    largest = gl.full([BM], float("-inf"), gl.float32)
+    total, acc = gl.zeros([BM], gl.float32), gl.zeros([BM, D], gl.float32)
+    for start in range(0, length, BN):
+        keys = start + gl.arange(0, BN)
+        key = gl.load(k + keys[None, :] * D + depth[:, None])
+        score = gl.portable.mma(query, key, gl.zeros([BM, BN], gl.float32)) * scale
+        if KIND == "capped":
+            score = capped(score, 1.0)
+        else:
+            score = gated(score)
+        higher = gl.maximum(largest, gl.max(score, 1))
+        weight = gl.exp(score - higher[:, None])
+        kept = gl.exp(largest - higher)
+        total = total * kept + gl.sum(weight, 1)
+        value = gl.load(v + keys[:, None] * D + depth[None, :])
+        acc = gl.portable.mma(weight.to(gl.float16), value, acc * kept[:, None])
+        largest = higher
+    gl.store(out + row[:, None] * D + depth[None, :], acc / total[:, None])
+
+
+@pytest.mark.parametrize("kind", ["capped", "gated"])
+def test_exponentials_next_to_one(kind, chosen_sources):
+    """Scores of -1,000 have exponentials without end, and those of 1,000 none."""
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((64, 32)).astype(np.float16) for _ in range(3))
+    for scale in (0.3, 100.0):
+        out = np.zeros((64, 32), np.float32)
+        capped_attention[(1,)](q, k, v, out, 64, scale, 32, 64, 32, kind, target="sim:hopper")
+        weight = np.exp(np.tanh(q.astype(np.float32) @ k.T.astype(np.float32) * np.float32(scale)))
+        wanted = weight @ v.astype(np.float32) / weight.sum(1, keepdims=True)
+        assert np.allclose(out, wanted, atol=5e-3)
+    text = chosen_sources[-1]
+    assert "gl.exp(" not in text and "sigmoid(" not in text
+    assert text.count("* -1.4426950408889634") + text.count("x) * 1.4426950408889634") == 1
+    assert "weight = gl.exp2(score * 1.4426950408889634 - " in text
 
 
 @pytest.mark.campaign
