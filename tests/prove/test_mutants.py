@@ -1,11 +1,15 @@
 """Mutants of kernels in use: a mutant that the simulator reports is never proved."""
 
+import importlib.util
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any, Iterator
 
+import numpy as np
 import pytest
 
+from gluon_core.registry.load import registry
 from gluon_kernels.attention.problem import GRADIENTS, VARLEN
 from gluon_kernels.gemm.problem import BMM, MATMUL, MATMUL_FP8
 from gluon_kernels.moe.problem import GROUPED_MATMUL
@@ -17,6 +21,7 @@ from tests.backends.sim.sanitizer.test_mutations import (
     CASES,
     SCALED,
     TILES,
+    Case,
     Mutant,
     example_case,
     mutants,
@@ -45,8 +50,6 @@ KINDS = [
 ]
 EXAMPLES: dict[str, tuple[Any, ...]] = {
     "few rows": ("matmul, split-K", "sm_90"),
-    "attention, portable": ("attention", "sm_90"),
-    "attention, CDNA": ("attention, CDNA", "gfx950"),
     "stream-K": ("matmul, stream-K", "sm_90"),
     "batch-invariant": ("matmul, batch-invariant", "sm_90"),
     "walk by steps": ("matmul, Blackwell, static tile scheduler", "sm_100", TILES),
@@ -60,10 +63,44 @@ OPERATORS: dict[str, tuple[Any, ...]] = {
     "gradients": (GRADIENTS, {}, 2),
     "packed": (VARLEN, {}),
 }
+WRITTEN_FILES = Path(__file__).parents[2] / "examples" / "written"
+# File of examples/written -> depth, rows and keys of its tiles, and options.
+WRITTEN: dict[str, tuple[tuple[int, int, int], dict[str, int]]] = {
+    "attention_sm_90": ((64, 64, 64), {}),
+    "attention_tiles_sm_90": ((128, 128, 128), {"num_warps": 8}),
+}
 MOST_GUARDS = 40  # of a kernel; most of them only mask data
 
 
+def imported(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def written_case(name: str) -> Case:
+    """Return a launch of attention as `gluon write` writes it, with more steps than its rings have buffers."""
+    (depth, rows, keys), options = WRITTEN[name]
+    kernel = vars(imported(WRITTEN_FILES / f"{name}.py", name))["attention"]
+    length, target = 4 * keys + keys // 2, registry().target("sim:sm_90")
+    tensors = np.random.default_rng(0).standard_normal((3, 1, length, depth)).astype(np.float16)
+    constants = length, 0.125, depth, rows, keys
+
+    def fresh() -> dict[str, Any]:
+        values = *(one.copy() for one in tensors), np.zeros_like(tensors[0]), *constants
+        return dict(zip(kernel.arg_names, values))
+
+    after = fresh()
+    compiled = kernel[(1, 1)](*after.values(), **options, target=target)
+    right = after["out"].copy()
+    values = lambda args: list(args.values())  # noqa: E731
+    return Case(compiled, (1, 1), fresh, values, "out", lambda args: right, 2e-2)
+
+
 def made_of(case: str) -> Any:
+    if case in WRITTEN:
+        return written_case(case)
     if case in OPERATORS:
         problem, shape, *number = OPERATORS[case]
         return operator_case(problem, "sm_90", *number, **shape)
@@ -115,7 +152,7 @@ def judge(monkeypatch):
 @pytest.mark.campaign
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("no_implied_fences")
-@pytest.mark.parametrize("case", [*KINDS, *EXAMPLES, *OPERATORS])
+@pytest.mark.parametrize("case", [*KINDS, *EXAMPLES, *WRITTEN, *OPERATORS])
 def test_reported_kernels_are_not_proved(case, judge):
     subject = made_of(case)
     counts, program = Counter(), subject.compiled.asm["program"].program
@@ -141,6 +178,8 @@ def test_reported_kernels_are_not_proved(case, judge):
         assert verdict.verdict != "proved" or doubted, (where, end)
         missed = "not looked for" in " ".join(verdict.lines)
         counts["found" if missed else "doubted" if doubted else "cannot say"] += 1
+    judged = counts["found"] + counts["doubted"] + counts["cannot say"]
+    assert judged, f"the simulator reports no mutant of {case}: {dict(counts)}"
     print(f"\n{case}: {dict(counts)}, as it is: {judge(subject).verdict}")
 
 
