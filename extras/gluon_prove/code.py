@@ -165,6 +165,7 @@ class Branch(Instruction):
         end: where both ways meet again, while code is made; None where that is not known.
         free: nothing that is followed depends on it: each goes both ways.
         means: a loop and a number: the condition holds where the number is below the loop's core.
+        rounds: it begins a round of a loop that may have any number of them.
     """
 
     condition: Spec
@@ -174,6 +175,7 @@ class Branch(Instruction):
     end: Optional[int] = None
     free: bool = False
     means: Optional[tuple[Loop, int]] = None
+    rounds: bool = False
 
     def uses(self) -> Iterator[int]:
         return iter(()) if self.free else _vars([self.condition])

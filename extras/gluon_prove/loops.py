@@ -6,7 +6,20 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from gluon_prove.bounds import Bounds, Range
-from gluon_prove.code import Branch, Enter, Flat, Jump, Leave, Loop, Move, Pure, Spec, Test, Used
+from gluon_prove.code import (
+    Branch,
+    Enter,
+    Flat,
+    Jump,
+    Leave,
+    Loop,
+    Move,
+    Pure,
+    Spec,
+    Test,
+    Used,
+    definitions_of,
+)
 from gluon_prove.continued import Counted, Part
 from gluon_prove.effects import Env
 from gluon_prove.quiet import operands_within, ops_within
@@ -182,6 +195,12 @@ class Loops(Bounds):
                     low, step, high = Spec(value=0), Spec(value=1), Spec(value=core)
                     scaled = one
                 self.alias[counts.var or counter] = name
+        elif part is None and isinstance(step.value, int) and self._unnamed(low, high):
+            core = self.unknown()  # any number of rounds
+            if not isinstance(low.value, int):
+                counts = Spec(value=self.unknown())
+                low, step = Spec(value=0), Spec(value=1)
+            high = Spec(value=core)
         elif not all(known):
             if any(s.var is not None for s in bounds):
                 raise CannotSay("the bounds of this loop cannot be followed", op.loc)
@@ -214,6 +233,35 @@ class Loops(Bounds):
         if part is not None:
             self.stopped[part.whole] = loop
         return loop, low, scaled
+
+    def _sources(self, *specs: Spec) -> list[Spec]:
+        """Return the operands without variables that some operands are computed from, as far as there is code."""
+        definitions = definitions_of([self.code])
+        sources, todo, seen = [], list(specs), set[int]()
+        while todo:
+            spec = todo.pop()
+            if spec.var is None:
+                sources.append(spec)
+            elif spec.var not in seen:
+                seen.add(spec.var)
+                for step, arg in definitions.get(spec.var, ()):
+                    todo += (
+                        [arg] if arg is not None else step.args if isinstance(step, Pure) else []
+                    )
+        return sources
+
+    def _unnamed(self, *bounds: Spec) -> bool:
+        """Return True if a bound is a variable that terms flow into: no state gives it a number."""
+        moved = [spec for spec in bounds if spec.var is not None]
+        return bool(moved) and any(isinstance(s.value, Term) for s in self._sources(*moved))
+
+    def _counts_to_an_end(self, condition: Spec) -> bool:
+        """Return True if a `while` ends by numbers of the program and of its arguments, and waits for no memory."""
+        values = [spec.value for spec in self._sources(condition)]
+        if not all(isinstance(value, (int, Term)) for value in values):
+            return False
+        terms = [value for value in values if isinstance(value, Term)]
+        return bool(terms) and not any(map(_is_data, terms))
 
     @staticmethod
     def _start(low: Spec, step: Spec) -> tuple[Any, Spec, list[int]]:
@@ -305,6 +353,9 @@ class Loops(Bounds):
         assert last is not None
         self.emit(Move(op.loc, list(vars), self.specs(env, last.args[0]) if vars else []))
         self.emit(Jump(op.loc, head))
+        if self._counts_to_an_end(condition):
+            branch.rounds = True
+            self.out.ends[op.loc.line] = None
         branch.target = self.here
         self.context = around
         for result, var in zip(op.results, inside):
@@ -412,6 +463,13 @@ class Loops(Bounds):
         return self.arithmetic is not None and not self.arithmetic.feasible(
             [(step, -1 << 31, 0)], []
         )
+
+
+def _is_data(value: Term) -> bool:
+    """Return True if a term depends on memory, or on an op that is not followed."""
+    if value.name in ("unknown", "data", "memory"):
+        return True
+    return any(_is_data(arg) for arg in value.args if isinstance(arg, Term))
 
 
 def place_of(spec: Spec) -> Any:

@@ -101,7 +101,9 @@ def _proved(lowered: Lowered, outcome: Outcome, launch: Launch) -> tuple[str, ..
     if lowered.assumed:
         lines.append(f"assumed, too: `gl.assume` of the kernel{_lines(lowered.assumed)}")
     if lowered.ends:
-        lines.append(f"assumed, too: loops that only compute end{_lines(lowered.ends)}")
+        lines.append(
+            f"assumed, too: loops without a count of their rounds end{_lines(lowered.ends)}"
+        )
     if lowered.memory:
         lines.append(
             f"assumed, too: nothing writes the memory read{_lines(lowered.memory)} meanwhile"

@@ -205,7 +205,7 @@ class Walker(Steps):
         self._decisions, self._taken = list(decisions), []
         code, me = self.codes[task], state.tasks[task]
         step = code.steps[me.position]
-        action = "the next round" if isinstance(step, Test) else "the partitions are over"
+        action = "the next round" if _begins_round(step) else "the partitions are over"
         action = step.op.name if isinstance(step, Effect) else action
         move = Step(code.name, step.loc.line, action)
         try:
@@ -256,7 +256,7 @@ class Walker(Steps):
         """Return whether an enabled step of a task need not be tried after those of others."""
         me = state.tasks[task]
         step = self.codes[task].steps[me.position]
-        if isinstance(step, Test):
+        if _begins_round(step):
             return self.writers is not None
         if not isinstance(step, Effect):
             return False
@@ -316,7 +316,7 @@ class Walker(Steps):
                 kind = type(step)
                 if (kind is Effect or kind is Join) and self._stops(state, task, step):
                     return
-                if isinstance(step, Test) and step.loop.root is not None:
+                if _begins_round(step):
                     if me.position in rounds:
                         return  # a round without an event; the next may be the same again
                     rounds.add(me.position)
@@ -560,6 +560,13 @@ class Walker(Steps):
                         f"a read of registers that the copy at line {f.line} may not have filled yet",
                         loc,
                     )
+
+
+def _begins_round(step: Any) -> bool:
+    """Return True for the test of a loop that may have any number of rounds."""
+    if isinstance(step, Branch):
+        return step.rounds
+    return isinstance(step, Test) and step.loop.root is not None
 
 
 def _identity(value: Any) -> Any:

@@ -118,7 +118,7 @@ def test_reads_of_the_same_memory_are_equal():
 def test_searches_of_the_same_memory_are_equal():
     verdict = judge("searched")
     assert verdict.verdict == "proved", verdict
-    assert "loops that only compute end (line 20)" in " ".join(verdict.lines)
+    assert "loops without a count of their rounds end (line 20)" in " ".join(verdict.lines)
     assert "nothing writes the memory read (line 22) meanwhile" in " ".join(verdict.lines)
 
 

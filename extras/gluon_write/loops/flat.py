@@ -50,6 +50,13 @@ class Around:
             name: free_name(f"{name}_ahead", taken) for name in sorted({*names, self.variable})
         }
 
+    def rounds(self, space: str) -> str:
+        """Return the number of rounds as text, 0 where there is none."""
+        count = self.last if self.first == "0" else f"{self.last} - {factor(self.first)}"
+        if self.stride != "1":
+            count = f"{space}.cdiv({count}, {self.stride})"
+        return f"{space}.maximum({count}, 0)"
+
 
 def around(
     reader: Form, drawn: Sketch, inner: ast.For, coordinates: set[str], taken: set[str]
@@ -130,7 +137,7 @@ def _bytes(drawn: Sketch, node: Optional[ast.expr]) -> int:
 def lines_of(
     outer: Around,
     renamed: Callable[[ast.stmt, dict[str, str]], str],
-    fetch: Callable[[str, str], list[str]],
+    fetch: Callable[[str], list[str]],
     steps: str,
     count: str,
     indent: str,
@@ -139,11 +146,11 @@ def lines_of(
 
     Args:
         renamed: `f(statement, names)` returns its text with other names.
-        fetch: `f(indent, condition)` returns the lines of the copy. count: name of the step that is copied.
+        fetch: `f(indent)` returns the lines of the copy. count: name of the step that is copied.
         steps: name of the number of steps in each round.
     """
     variable = outer.moved[outer.variable]
-    yield from fetch(indent, f"({variable} < {outer.last}) & ({steps} > 0)")
+    yield from fetch(indent)
     yield f"{indent}{count} += 1"
     yield f"{indent}if {count} == {steps}:"
     yield f"{indent}    {count} = 0"

@@ -495,7 +495,7 @@ class _Stager(Form):
     ) -> list[Any]:
         """Return edits that copy ahead across the rounds of the loop around, while the tiles of a round are stored."""
         assert isinstance(loop.node.target, ast.Name) and loop.product is not None
-        count = free_name("step_ahead", taken)
+        count, fetches = free_name("step_ahead", taken), free_name("fetches", taken)
         writers, stores = self._stores(outer, taken)
         indent, inner = " " * outer.node.col_offset, " " * loop.node.body[0].col_offset
         tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
@@ -504,7 +504,7 @@ class _Stager(Form):
         moved = count if one else f"{count} * {factor(loop.step)}"
         place_ahead = moved if loop.first == "0" else f"{loop.first} + {moved}"
 
-        def fetch(number: str) -> Callable[[str, str], list[str]]:
+        def fetch(number: str) -> Callable[[str], list[str]]:
             places = [
                 "[" + ", ".join(
                     renamed(_replaced(text, loop.node.target.id, place_ahead), outer.moved)  # type: ignore[attr-defined]
@@ -512,9 +512,9 @@ class _Stager(Form):
                 ) + "]"
                 for _, place, _ in loop.loads.values()
             ]  # fmt: skip
-            return lambda indent, pred: [
+            return lambda indent: [
                 f"{indent}{tiles}.fetch(",
-                f"{indent}    {number}, [{', '.join(places)}], pred={pred}",
+                f"{indent}    {number}, [{', '.join(places)}], pred={number} < {fetches}",
                 f"{indent})",
             ]
 
@@ -530,6 +530,7 @@ class _Stager(Form):
             f"{indent}# and go on to the next round while the last one ends.",
             f"{indent}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
             f"{indent}{steps} = {total if one else f'{space}.cdiv({total}, {loop.step})'}",
+            f"{indent}{fetches} = {outer.rounds(space)} * {steps}",
             *(f"{indent}{w} = {space}.portable.writer({d})" for d, w in writers.items()),
             f"{indent}{outer.moved[outer.variable]} = {outer.first}",
             *(f"{indent}{moved_on(statement, outer.moved)}" for statement in outer.ahead),
