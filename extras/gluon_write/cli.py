@@ -28,7 +28,11 @@ def write(
     target: TargetName = None,
     to: Annotated[
         Optional[Path],
-        typer.Option("--to", metavar="DIR", help="Write FILE_TARGET.py there, not to the screen."),
+        typer.Option(
+            "--to",
+            metavar="PATH",
+            help="Write that file, or FILE_TARGET.py in that folder, not to the screen.",
+        ),
     ] = None,
     prove: Annotated[
         bool, typer.Option("--prove/--no-prove", help="Prove the written file before it is kept.")
@@ -64,7 +68,11 @@ def port(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file with @triton.jit kernels.")],
     to: Annotated[
         Optional[Path],
-        typer.Option("--to", metavar="PATH", help="Write there, not to the screen."),
+        typer.Option(
+            "--to",
+            metavar="PATH",
+            help="Write there, not to the screen; explicit files for several targets to a folder.",
+        ),
     ] = None,
     explicit: Annotated[
         bool, typer.Option("--explicit", help="Choose the layouts, too; the file must launch them.")

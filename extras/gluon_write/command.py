@@ -48,18 +48,26 @@ _WORDS = {"counterexample": "refuted", "cannot say": "not decided"}
 def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> int:
     """Print or keep the explicit source of a file's kernels for each of `targets`, and say of each whether it is proved.
 
+    Args:
+        to: the folder of the new files, or the one file where it ends in `.py`.
+
     Returns:
         The exit code: that of a failure where a kernel is refuted, and nothing is written then; another one where the
         prover does not decide.
 
     Raises:
-        UsageError: no such file.
+        UsageError: no such file; or one file to write for several targets.
         GluonError: no layouts fit, or the simulator's report on the written file.
     """
     names = targets.split(",") if targets else [None]
     asked = [registry().target(name) for name in names]  # all of them, before one is written
     end = Exit.OK
     file = Path(file_and_kernel(spec)[0])
+    single = to is not None and to.suffix == ".py" and not to.is_dir()
+    if single and len(asked) > 1:
+        raise UsageError(
+            "each target has a file of its own", argument="--to", expected="a folder", got=str(to)
+        )
     for chosen in asked:
         ended: list[BaseException] = []
         text, kernels = written(spec, chosen, ended)
@@ -82,8 +90,8 @@ def show(spec: str, targets: Optional[str], to: Optional[Path], prove: bool) -> 
             print(heading + text, end="")
             print(*notes, sep="\n", end="\n" if notes else "", file=sys.stderr)
             continue
-        to.mkdir(parents=True, exist_ok=True)
-        place = to / name
+        place = to if single else to / name
+        place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
         print("\n".join([f"wrote {place}: {', '.join(kernels)}", *notes]))
     return end
@@ -95,7 +103,7 @@ def show_port(
     """Print or keep a file with its kernels of plain Triton ported to Gluon.
 
     Args:
-        to: the new file, or with `explicit` the folder of new files.
+        to: the new file; with `explicit` it may be the folder of new files.
 
     Raises:
         UsageError: no such file.

@@ -420,9 +420,11 @@ def test_command(tmp_path):
     done = warm.run([*command, "--to", out])
     assert done.returncode == 0 and "double" in done.stdout, done.stderr
     assert '@gluon.jit(debug=False, layouts="auto")' in out.read_text()
-    whole = [*command, "--explicit", "--target", "sm_90", "--to", str(tmp_path / "written")]
-    done = warm.run(whole)
+    written = tmp_path / "new" / "explicit.py"
+    done = warm.run([*command, "--explicit", "--target", "sm_90", "--to", str(written)])
     assert done.returncode == 0, done.stderr
-    assert "gl.BlockedLayout([" in (tmp_path / "written" / "kernels_sm_90.py").read_text()
+    assert "gl.BlockedLayout([" in written.read_text()
+    done = warm.run([*command, "--explicit", "--target", "sm_90,gfx942", "--to", str(out)])
+    assert done.returncode == 2 and "expected a folder" in done.stderr
     missing = warm.run([*command[:-1], "no.py"])
     assert missing.returncode == 2 and "no such file" in missing.stderr

@@ -51,3 +51,27 @@ def test_loads_stay_behind_stores_of_the_step_before(chosen_sources):
     passed_on[(1,)](x, 2, 512, num_warps=1, target="sim:sm_90")
     assert (x[1:, 0] == [513, 513 * 512 + 1]).all()
     assert "_ahead" not in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def commented(x, out, length, BN: gl.constexpr):
+    """Find the largest element, in 16ths; comments and strings are within the expressions that move."""
+    largest = -1e30
+    for start in range(0, length, BN):
+        place = start + gl.arange(0, BN)
+        part = gl.load(
+            x + place,
+            # The elements behind the end (
+            mask=place < length,  # are the least ones)
+            other=float("-inf"),
+            # of all
+        ).to(gl.float32)
+        largest = gl.maximum(largest, gl.max(part * 16, 0))
+    gl.store(out, largest)
+
+
+def test_comments_within_expressions_end_with_their_line(chosen_sources):
+    x, out = np.arange(150, dtype=np.float32)[::-1].copy(), np.zeros(1, np.float32)
+    commented[(1,)](x, out, 150, 64, num_warps=1, target="sim:sm_90")
+    assert out[0] == 149 * 16
+    assert 'other=float("-inf"),' in chosen_sources[0] and "part_ahead" in chosen_sources[0]

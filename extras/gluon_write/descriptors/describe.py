@@ -28,7 +28,7 @@ from typing import Any, Iterator, Optional
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.porting.library_text import library_texts
-from gluon_write.text.form import Form, bounds_of, changed_copy, factor
+from gluon_write.text.form import Form, bounds_of, changed_copy, factor, one_line
 from gluon_write.text.syntax import mentions, nodes_in, stores
 from gluon_write.tracing.sketch import Sketch, place_of
 
@@ -368,7 +368,7 @@ class _Reader(Form):
         scalars = [v for v in values if not getattr(v.type, "dims", ()) and hasattr(v.type, "bits")]
         if line < _LEAST_LINE or not values or len(scalars) != len(values):
             return None
-        return pointer.id, " ".join(self.text_of(offset).split())
+        return pointer.id, one_line(self.text_of(offset))
 
     def _call(self, node: ast.Call, names: dict[str, _Family], steps: Any) -> None:
         called = self.called(node)

@@ -31,7 +31,7 @@ from gluon_write.partitions.own_tiles import DEPTH, OwnTile, names_of, own_tiles
 from gluon_write.partitions.partitions import Partitions
 from gluon_write.partitions.ring_plan import GROUP, Function, NoForm
 from gluon_write.pipelines.rounds import Rounds
-from gluon_write.text.form import bounds_of, factor, free_name
+from gluon_write.text.form import bounds_of, factor, free_name, one_line
 from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of, reads, stores
 
 __all__ = ["RowsInTensorMemory"]
@@ -298,7 +298,7 @@ class RowsInTensorMemory(Partitions):
             elif statement is step.sum:
                 assert isinstance(step.sum.value, ast.Call)
                 operand = operands_of(step.sum.value)[0]
-                text = " ".join(reader.spelled(operand, loop, {}, {}).split())
+                text = one_line(reader.spelled(operand, loop, {}, {}))
                 lines.append(self._barrier("wait before", "weights_free"))
                 lines.append(
                     f"{weights}.store({gl}.convert_layout({text}, {weights}.get_reg_layout()))"

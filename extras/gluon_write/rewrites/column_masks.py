@@ -20,7 +20,7 @@ from typing import Any, Optional, Sequence
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.loops.loop_reader import LoopReader
-from gluon_write.text.form import factor, free_name
+from gluon_write.text.form import factor, free_name, one_line
 from gluon_write.text.step_masks import is_place
 from gluon_write.text.syntax import argument, names_in, stores
 
@@ -79,7 +79,7 @@ def column_mask(
         makers, comparison = _makers_of(mask, statements, before)
         limit = _limit(reader, comparison, before, columns)
         if limit is not None:
-            text, low = (" ".join(reader.text_of(part).split()) for part in (value, other))
+            text, low = (one_line(reader.text_of(part)) for part in (value, other))
             lines = _lines(reader.space, target.id, text, low, limit, columns, taken)
             return ColumnMask(statement, makers, tuple(lines))
     return None

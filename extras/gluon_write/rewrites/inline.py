@@ -224,7 +224,7 @@ class _Body:
         return True
 
     def _word(self, node: ast.expr, names: dict[str, str]) -> str:
-        text = " ".join(self.function.text_of(node).split())
+        text = one_line(self.function.text_of(node))
         return re.sub(r"(?<![.\w])[A-Za-z_]\w*", lambda m: names.get(m[0], m[0]), text)
 
     def _renamed(self, names: dict[str, str], first: int, last: int, indent: int) -> list[str]:

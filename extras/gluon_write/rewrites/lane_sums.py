@@ -25,7 +25,7 @@ from typing import Any, Optional
 
 from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
-from gluon_write.text.form import Form, factor, free_name, rewritten
+from gluon_write.text.form import Form, factor, free_name, one_line, rewritten
 from gluon_write.text.syntax import argument, mentions, nodes_in, stores
 from gluon_write.tracing.sketch import Sketch, place_of
 
@@ -253,7 +253,7 @@ class LaneSums(Form):
 
     def _column(self, node: ast.expr) -> str:
         """Return a factor of rows as one of lanes."""
-        text = " ".join(self.text_of(node).split())
+        text = one_line(self.text_of(node))
         return (
             f"{factor(text)}[:, None]"
             if any(t.dims for t in self.values_of(node))
@@ -263,7 +263,7 @@ class LaneSums(Form):
     def _by_lanes(self, call: ast.Call) -> tuple[list[str], str]:
         """Return lines before a statement, and the sums of rows by lanes."""
         rows = call.args[0]
-        text = " ".join(self.text_of(rows).split())
+        text = one_line(self.text_of(rows))
         before = []
         if not isinstance(rows, ast.Name):
             name = free_name("terms", self.taken)

@@ -26,7 +26,7 @@ import re
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_core import language
-from gluon_write.text.form import Form, edited, free_name
+from gluon_write.text.form import Form, edited, free_name, one_line
 from gluon_write.text.syntax import nodes_in
 from gluon_write.tracing.sketch import Place, Sketch, place_of
 
@@ -308,7 +308,7 @@ class _Function(Definitions):
             assert isinstance(node, ast.Call)
             words = [self._scalar(arg, use, since) for arg in node.args]
             plain = not node.keywords and None not in words
-            return " ".join(self.text_of(node).split()) if plain else None
+            return one_line(self.text_of(node)) if plain else None
         if isinstance(node, ast.Subscript):
             inner = self.again(node.value, use, since, deep - 1)
             return None if inner is None else f"{inner}[{self.text_of(node.slice)}]"

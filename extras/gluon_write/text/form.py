@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import io
 import linecache
 import re
+import tokenize
 import zlib
 from functools import lru_cache
 from typing import Any, Callable, Mapping, Optional, Sequence
@@ -27,6 +29,9 @@ __all__ = [
     "with_text",
 ]
 
+_SPACES_COUNT = re.compile(
+    r"""[#\\]|["'][^"']*?(\s\s|\n|[(\[{] | [)\]}])"""
+)  # in comments and strings
 _WEAK = (ast.IfExp, ast.BoolOp, ast.Compare, ast.Lambda)  # bind less than a comparison
 
 
@@ -121,8 +126,32 @@ def edited(source: str, edits: Sequence[tuple[ast.expr, str]]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return an expression on one line, without the spaces that its line breaks leave in parentheses."""
+    """Return an expression on one line, without its comments and the spaces that its line breaks leave in parentheses."""
+    if _SPACES_COUNT.search(text):
+        return _joined(text)
     return re.sub(r"(?<=[(\[{]) | (?=[)\]}])", "", " ".join(text.split()))
+
+
+def _joined(text: str) -> str:
+    """Join the tokens of an expression; strings keep their characters, and spaces remain between tokens of a line."""
+    lines = f"({text}\n)".split("\n")
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
+    joined, row, column = "", 1, 1
+    for token in list(tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline))[1:]:
+        if token.type in skipped or not token.string:
+            continue
+        same = token.start[0] == row
+        between = lines[row - 1][column : token.start[1]] if same else " "
+        rows = lines[token.start[0] - 1 : token.end[0]]
+        rows[-1] = rows[-1][: token.end[1]]
+        rows[0] = rows[0][token.start[1] :]
+        word = "\n".join(rows)
+        if len(rows) > 1 and token.type == tokenize.STRING:
+            word = repr(ast.literal_eval(word))
+        inner = not joined.endswith(("(", "[", "{")) and not word.startswith((")", "]", "}"))
+        joined += (between if between.strip() else " " * (bool(between) and inner)) + word
+        row, column = token.end
+    return joined.removesuffix(")").strip()
 
 
 def rewritten(fn: Any, jits: list[Any], text_of: Callable[[Any, int], Optional[str]]) -> Any:

@@ -21,7 +21,7 @@ import re
 from dataclasses import dataclass
 from typing import Collection, Optional, Sequence
 
-from gluon_write.text.form import Form, bounds_of, factor, free_name
+from gluon_write.text.form import Form, bounds_of, factor, free_name, one_line
 from gluon_write.text.syntax import is_new, mentions, nodes_in, reads, stores
 
 __all__ = ["Masked", "ends_of", "parts_of", "unmasked"]
@@ -54,7 +54,7 @@ def parts_of(
     if not ends:
         return None
     assert isinstance(loop.target, ast.Name) and isinstance(loop.iter, ast.Call)
-    texts = [" ".join(form.text_of(arg).split()) for arg in loop.iter.args]
+    texts = [one_line(form.text_of(arg)) for arg in loop.iter.args]
     first, last, step = bounds_of(texts)
     if not step.isdigit() and step not in constants:
         return None
