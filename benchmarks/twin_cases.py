@@ -11,7 +11,7 @@ from runs import Runs, Twins, imported, wanted
 
 FOLDER = Path(__file__).resolve().parent
 # Files with what Gluon has no names for.
-PORTED = ("twin_elements", "twin_gemms", "twin_mixtures", "twin_serving")
+PORTED = ("twin_elements", "twin_gemms", "twin_library_gemms", "twin_mixtures", "twin_serving")
 MARK = '@gluon.jit(layouts="auto")'
 DEVICE = "cuda"
 IMPORTS = "import gluon_core as gluon\nfrom gluon_core import language as tl\n"

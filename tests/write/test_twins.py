@@ -45,9 +45,11 @@ def test_every_kernel_is_launched(cases):
     elements = importlib.import_module("twin_element_cases").ELEMENTS
     gemms = importlib.import_module("twin_gemm_cases").GEMMS
     serving = importlib.import_module("twin_serving_cases").SERVING
-    launched = (cases.LAUNCHES, kinds, elements, gemms, serving)
+    library = importlib.import_module("twin_library_gemm_cases").LIBRARY
+    launched = (cases.LAUNCHES, kinds, elements, gemms, serving, library)
     assert sum(map(len, launched)) >= 2 * len(written)
-    files = (f"twin_{word}cases.py" for word in ("", "kind_", "element_", "gemm_", "serving_"))
+    words = ("", "kind_", "element_", "gemm_", "serving_", "library_gemm_")
+    files = (f"twin_{word}cases.py" for word in words)
     source = "".join((BENCHMARKS / file).read_text() for file in files)
     assert not [name for name in written if f'"{name}"' not in source]
 
