@@ -451,10 +451,11 @@ def answering(answer: Optional[Callable[[GluonError], None]]) -> Iterator[None]:
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[str]:
-    """`Did you mean 'a' or 'b'?`, or None when nothing is close."""
+    """`Did you mean 'a', 'b' or 'c'?`, or None when nothing is close."""
     from difflib import get_close_matches  # few programs come here
 
     close = get_close_matches(str(word), dict.fromkeys(str(k) for k in known), n=count, cutoff=0.6)
     if not close:
         return None
-    return f"Did you mean {' or '.join(repr(c) for c in close)}?"
+    *first, last = map(repr, close)
+    return f"Did you mean {', '.join(first)}{' or ' if first else ''}{last}?"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
 from gluon_cli.check import simulated_twin
-from gluon_cli.output import UsageError, file_and_kernel, place_of
+from gluon_cli.output import UsageError, file_and_kernel, place_of, unparsed
 from gluon_cli.parse import find_kernel, signature_of, source_of
 from gluon_cli.run import run_file
 from gluon_core.errors import CapabilityError, GluonError, LayoutError
@@ -130,6 +130,8 @@ def _launched(
         if code and ended is not None:
             ended.append(SystemExit(code))
     except (Exception, SystemExit) as error:  # earlier launches count all the same
+        if isinstance(error, SyntaxError) and error.filename == file:
+            raise unparsed(error, file) from None
         place = place_of(error, file)
         if isinstance(error, GluonError) and not record.kernels:
             error.span = error.span or place
@@ -138,7 +140,9 @@ def _launched(
         if ended is not None:
             ended.append(error)
         line = f", line {place.line}," if place is not None else ""
-        print(f"gluon: {file}{line} ended with {words_of(error)}", file=sys.stderr)
+        shown = isinstance(error, GluonError) and error.span is not None
+        words = f"{type(error).__name__}: {error}" if shown else words_of(error)
+        print(f"gluon: {file}{line} ended with {words}", file=sys.stderr)
     unique: dict[Any, Form] = {}
     for kernel in gluon_kernels(record):
         source = kernel.src

@@ -27,6 +27,7 @@ from gluon_core.errors import (
     CapabilityError,
     DeviceError,
     GluonError,
+    KernelSyntaxError,
     LimitError,
     OptionError,
     PluginError,
@@ -50,6 +51,7 @@ __all__ = [
     "print_json",
     "source_of",
     "table",
+    "unparsed",
 ]
 
 
@@ -248,6 +250,14 @@ def source_of(file: Path) -> str:
             return opened.read()
     except (SyntaxError, UnicodeDecodeError) as error:
         raise UsageError("no Python source", argument="FILE", got=f"{file}: {error}") from None
+
+
+def unparsed(error: SyntaxError, file: str) -> KernelSyntaxError:
+    """Return the error of a file that Python does not parse, with its place."""
+    text = (error.text or "").rstrip() or None
+    column, end = (max(0, (place or 1) - 1) for place in (error.offset, error.end_offset))
+    span = SourceSpan(file, error.lineno or 1, column, max(end, column + 1), text)
+    return KernelSyntaxError(f"the file does not parse: {error.msg}", span=span)
 
 
 def _show(error: GluonError, as_json: bool) -> Exit:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Mapping, Optional, Sequence
 
-from gluon_cli.output import UsageError
+from gluon_cli.output import UsageError, unparsed
 from gluon_core.errors import ArgumentError, GluonError, did_you_mean
 from gluon_core.plugin.paths import load_path
 from gluon_core.registry.load import registry
@@ -52,6 +52,8 @@ def load_file(path: str) -> ModuleType:
     except GluonError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, SyntaxError) and error.filename == str(file.resolve()):
+            raise unparsed(error, path) from None
         raise UsageError(
             f"{path} cannot be imported: {type(error).__name__}: {error}", argument="FILE"
         ) from error

@@ -120,13 +120,14 @@ def _chosen(
 ) -> None:
     """Show the layouts that were chosen for the values of a line."""
     layouts_of = registry().service("write.layouts")
-    chosen = [c for c in layouts_of(file, line, target) if name in (None, c.name)]
-    names = ", ".join(dict.fromkeys(c.name for c in chosen))
+    of_line = layouts_of(file, line, target)
+    chosen = [c for c in of_line if name in (None, c.name)]
+    names = ", ".join(dict.fromkeys(c.name for c in of_line))
     if not chosen or any(pictures) and len(chosen) > 1:
         raise UsageError(
             "one value makes a picture" if chosen else "no such value with a layout",
             argument="LAYOUT",
-            expected=f"{file}:{line}:NAME" + (f", NAME one of {names}" if names else ""),
+            expected=f"{file}:{line}:NAME, NAME one of {names}",
             got=f"{file}:{line}" + (f":{name}" if name else ""),
         )
     if json:

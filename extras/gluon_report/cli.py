@@ -10,6 +10,7 @@ import typer
 from gluon_cli import complete
 from gluon_cli.options import Constexprs, Json, Kernel, Signature, TargetName
 from gluon_core.errors import CapabilityError
+from gluon_core.registry.load import registry
 
 __all__ = ["demo", "doctor", "hints", "lsp", "new"]
 
@@ -86,7 +87,7 @@ def lsp(
 ) -> None:
     """Serve an editor by the Language Server Protocol: shapes and layouts of values by hovering and as hints.
 
-    Files are run on the simulator when they are opened and saved. Needs gluon-extras[lsp].
+    Files are run on the simulator when they are opened and saved. Needs the extra `lsp`.
     """
     try:
         from gluon_report.editor.server import serve
@@ -96,4 +97,5 @@ def lsp(
             got=f"no module {error.name}",
             remedy="pip install 'gluon-extras[lsp]'",
         ) from error
+    registry().target(target)  # an unknown one ends the command before an editor waits for hints
     serve(target, patience)

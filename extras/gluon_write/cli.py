@@ -49,7 +49,7 @@ def write(
     """Write kernels of `layouts="auto"` as explicit source, with the reason for each layout.
 
     Targets are listed with commas. Runs the file on a simulator for the kernels' types and constants.
-    Exit code 0: written. 1: a written kernel is wrong, and nothing is kept. 3: nothing was launched.
+    Exit code 0: written. 1: a written kernel is wrong, and nothing is kept. 3: nothing was launched, or a proof is not decided.
     """
     from gluon_write.command import show
     from gluon_write.preferred import FORMS, preferred_form

@@ -408,7 +408,7 @@ def _proofs(
         ended: the exceptions with which the file that the user wrote ends, too.
     """
     architecture = target.architecture
-    record = Record()
+    record, report = Record(), ""
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, str(file.parent.resolve()))  # the modules next to the file
         try:
@@ -429,13 +429,20 @@ def _proofs(
                     if not ended:
                         return [f"the written file ends with {words_of(error)}"], True
         except GluonError as error:
-            if words_of(error) not in map(words_of, ended):
+            if getattr(error, "report", None) is not None:  # of the simulator
+                report = words_of(error)
+            if _without_lines(error) not in map(_without_lines, ended):
                 return [f"{_refuted(record)}{type(error).__name__}: {error}"], True
         finally:
             sys.path.remove(str(file.parent.resolve()))
     notes = []
     wrong = False
+    failed = {one.kernel for one in record.raised if one.error == report}
     for verdict in dict.fromkeys(one.proved for one in record.launches if one.proved is not None):
+        if verdict.name.partition(" on ")[0] in failed:  # as in its source
+            notes.append(f"fails: {verdict.name}: its launch ends with the error above")
+            wrong = True
+            continue
         wrong |= verdict.verdict == "counterexample"
         note = f"{_WORDS.get(verdict.verdict, verdict.verdict)}: {verdict.name}"
         if verdict.verdict != "proved" and verdict.lines:
@@ -447,6 +454,11 @@ def _proofs(
         *notes,
         *(f"not decided: {name}: the file does not launch it" for name in missing),
     ], wrong
+
+
+def _without_lines(error: BaseException) -> str:
+    """Return the class and the first line of an exception; lines of the written file are not those of its source."""
+    return re.sub(r"\bline \d+", "line", words_of(error))
 
 
 def _refuted(record: Record) -> str:

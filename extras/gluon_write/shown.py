@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, Optional
 
 from gluon_cli.launched import Form, forms
-from gluon_cli.output import UsageError, source_of
+from gluon_cli.output import UsageError, source_of, unparsed
 from gluon_core.layouts import SharedLayout
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
 from gluon_write.explicit import chosen_for
-from gluon_write.solver.prices import reasons
+from gluon_write.solver.prices import dearer, reasons
 from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import Graph
 from gluon_write.text.original_places import original_of
@@ -77,7 +77,9 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
     text = source_of(path)
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
+        raise unparsed(error, file) from None
+    except ValueError as error:  # null bytes
         raise UsageError("no Python source", argument="LAYOUT", got=f"{file}: {error}") from None
     names, around = _names(tree, line), _function_at(tree, line)
     known: list[Chosen] = []
@@ -197,8 +199,7 @@ def _chosen_in(kernel: str, graph: Graph, solution: Solution) -> list[Chosen]:
             notes = reasons(layout, one, graph.jits)
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
-            more = 100 * (other[1] / solution.price - 1)
-            notes.append(f"next best: {other[0]}, costs {more:.1f}% more")
+            notes.append(f"next best: {other[0]}, {dearer(other[1], solution.price)}")
         if not solution.exact:
             notes.append(solution.words())
         for name in filter(str.isidentifier, one.names):

@@ -10,6 +10,9 @@ import pytest
 pytest.importorskip("pygls")
 from lsprotocol import types  # noqa: E402
 from pygls.lsp.client import LanguageClient  # noqa: E402
+from typer.testing import CliRunner  # noqa: E402
+
+from gluon_cli.app import app  # noqa: E402
 
 pytestmark = pytest.mark.once
 
@@ -190,3 +193,8 @@ def test_a_tutorial_shows_its_shapes():
         assert not await editor.lenses()  # its layouts are those of the source
 
     edit(path, session)
+
+
+def test_an_unknown_target_ends_the_command():
+    result = CliRunner().invoke(app, ["lsp", "--target", "sm_9O"])
+    assert result.exit_code == 2 and "unknown target 'sm_9O'. Did you mean 'sm_90'" in result.stderr

@@ -401,7 +401,9 @@ def test_functions_that_host_code_passes_on_are_kernels_unless_they_return_a_val
 def test_files_without_kernels():
     with pytest.raises(KernelSyntaxError, match="no kernel of plain Triton"):
         port("import triton\nx = 1\n", "plain.py")
-    with pytest.raises(KernelSyntaxError, match="does not parse"):
+    with pytest.raises(
+        KernelSyntaxError, match=r"does not parse: [^\n]*\n  at broken.py:1:5\n +def \("
+    ):
         port("def (:\n", "broken.py")
 
 

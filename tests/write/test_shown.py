@@ -28,6 +28,25 @@ if __name__ == "__main__":
 """
 
 
+REASONS = """import numpy as np
+
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def narrow(x, ids, out, n, B: gl.constexpr):
+    place = gl.arange(0, B)
+    row = gl.load(ids + place)
+    gl.store(out + place, gl.load(x + row) + gl.load(x + n + place), mask=place < n)
+
+
+if __name__ == "__main__":
+    x, ids, out = np.ones(256, np.float32), np.zeros(128, np.int32), np.zeros(128, np.float32)
+    narrow[(1,)](x, ids, out, 100, 128)
+"""
+
+
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "doubled.py"
@@ -50,6 +69,17 @@ def test_a_line_shows_the_layouts_of_its_values(file):
     assert "threads_per_warp=[64]" in value["layout"] and value["shape"] == [1024]
 
 
+def test_reasons_say_why_an_access_is_narrow(tmp_path):
+    """Elements may be apart, begin anywhere, or have a mask that ends anywhere."""
+    path = tmp_path / "narrow.py"
+    path.write_text(REASONS)
+    shown = call(f"{path}:9:place", "--target", "sm_90").stdout
+    assert "load of x: 4 bytes a thread, no more are surely adjacent, " in shown
+    assert "load of x: 4 bytes a thread, no more are surely aligned, " in shown
+    assert "store to out: 4 bytes a thread, the mask may split more, " in shown
+    assert "load of ids: 4 bytes a thread, 4 sectors a warp" in shown
+
+
 def test_one_value_makes_a_picture(file, tmp_path):
     picture = tmp_path / "value.svg"
     result = call(f"{file}:10:value", "--target", "sm_90", "--svg", picture)
@@ -60,7 +90,8 @@ def test_one_value_makes_a_picture(file, tmp_path):
 @pytest.mark.parametrize(
     "place, words",
     [
-        (":10:nothing", "no such value with a layout"),
+        (":10:nothing", "no such value with a layout; expected"),
+        (":10:nothing", "10:NAME, NAME one of value, place, got"),
         (":1", "expected a line with one of place (line 9), value (line 10)"),
         (":1", "one that a descriptor replaces has none"),
         ("", "expected FILE:LINE, with a number, got"),
@@ -74,7 +105,7 @@ def test_places_without_layouts(file, place, words):
     assert missing.exit_code == 2 and "no such file" in missing.stderr
     file.write_text("def (:\n")
     broken = call(f"{file}:1")
-    assert broken.exit_code == 2 and "no Python source; got" in broken.stderr
+    assert broken.exit_code == 1 and f"{file}:1:5\n    def (:\n        ^\n" in broken.stderr
 
 
 def test_a_line_shows_the_values_of_its_own_kernel(tmp_path):

@@ -335,7 +335,8 @@ def test_a_proof_is_of_the_kernel_of_that_name_alone(tmp_path, monkeypatch, caps
     ("end", "code", "words"),
     [
         ("raise AssertionError('as before')", 0, "proved: add"),
-        ("add[(1,)](x, 3)", 0, "line 8, ended with ShapeError: end: arange needs a positive"),
+        ("add[(1,)](x, 3)", 0, "line 10, ended with ShapeError: end: arange needs a positive"),
+        ("add[(1,)](x, 256)", 1, "fails: add on sim:sm_90: its launch ends with the error above"),
         ("assert 'layouts=' in text, 'changed'", 1, "ends with AssertionError: changed"),
         ("raise SystemExit(0 if 'layouts=' in text else 4)", 1, "ends with exit code 4"),
     ],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterable, Mapping, Optional
 
+from gluon_cli.output import unparsed
 from gluon_core import language
 from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.porting.aliases import OURS, Aliases, taken_names
@@ -94,9 +95,7 @@ def port(text: str, file: str) -> Ported:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise KernelSyntaxError(
-            f"the file does not parse: {error.msg}", span=SourceSpan(file, error.lineno or 1, 0)
-        ) from None
+        raise unparsed(error, file) from None
     names = all_names(tree, Path(file))
     jits = _jits(tree, names)
     other = without_locals(text, tree, jits, ("gl", "gluon"), _bound(tree))

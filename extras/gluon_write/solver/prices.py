@@ -24,6 +24,7 @@ __all__ = [
     "conversion_table",
     "counted",
     "crosses_warps",
+    "dearer",
     "held_by",
     "price",
     "reasons",
@@ -495,8 +496,7 @@ def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) ->
         moved = vector * access.bits // 8
         kinds = "atomic", "copy", "store", "load"
         kind = next((k for k in kinds if k in access.name), "access")
-        aligned = access.together * access.bits // 8
-        limit = ", no more are surely aligned" if moved == aligned < _WIDEST // 8 else ""
+        limit = _limit(access, vector)
         name = pointer_name(jits, access.place)
         of = (
             f" {'to' if kind == 'store' else 'on' if kind == 'atomic' else 'of'} {name}"
@@ -512,6 +512,25 @@ def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) ->
             + ("across warps" if across else "within a warp")
         )
     return list(dict.fromkeys(words))
+
+
+def dearer(price: float, best: float) -> str:
+    """Compare the price of the next best choice with that of the best one."""
+    more = f"{100 * (price / best - 1):.1f}"
+    return "costs the same" if more == "0.0" else f"costs {more}% more"
+
+
+def _limit(access: Access, vector: int) -> str:
+    """Say what keeps an access from moving more than `vector` elements at once; "" where the layout does."""
+    if vector * access.bits >= _WIDEST:
+        return ""
+    if 1 not in access.strides:
+        return ", no more are surely adjacent"
+    if vector < access.together:
+        return ""
+    return (
+        ", the mask may split more" if vector < access.aligned else ", no more are surely aligned"
+    )
 
 
 def counted(number: int, word: str) -> str:

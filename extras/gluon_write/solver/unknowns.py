@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 AnyLayout = Union[DistributedLayout, SharedLayout]
-UNIT, FMA = "the matrix unit", "gl.dot_fma, for no matrix unit takes the shapes"
+UNIT, FMA = "the matrix unit", "gl.dot_fma, since no matrix unit takes these operands"
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Access:
         place: of the call. least: bits that a thread has to move at once; 0 of loads and stores.
         alike: dimensions along which all elements have one condition.
         means: the elements per step in the mean, where neighbours share some.
+        aligned: neighbours whose addresses are surely aligned, whatever the mask.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Access:
     least: int = 0
     alike: tuple[int, ...] = ()
     means: tuple[Optional[float], ...] = ()
+    aligned: int = 64
 
     def form(self) -> tuple[Any, ...]:
         """Return the arguments of an access that costs as much, but for where it is in the source."""

@@ -13,7 +13,7 @@ from typing import Any, Iterable, Mapping, Optional
 from gluon_core import language
 from gluon_core.layouts import SharedLayout
 from gluon_core.layouts.base import Layout
-from gluon_write.solver.prices import counted, reasons
+from gluon_write.solver.prices import counted, dearer, reasons
 from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import AnyLayout, Graph, Unknown
 from gluon_write.text.syntax import nodes_in
@@ -140,10 +140,11 @@ def _definition(
             words += reasons(layout, one, graph.jits)
         other = solution.next_best(one.number) if one.accesses or one.reductions else None
         if other is not None:
-            others.append((100 * (other[1] / solution.price - 1), other[0]))
+            others.append((other[1], other[0]))
     if others:
-        more, best = min(others, key=lambda one: one[0])
-        words.append(f"next best: {_spelled(best, names, space)}, costs {more:.1f}% more")
+        price, best = min(others, key=lambda one: one[0])
+        more = dearer(price, solution.price)
+        words.append(f"next best: {_spelled(best, names, space)}, {more}")
     notes = [
         line
         for word in dict.fromkeys(words)
