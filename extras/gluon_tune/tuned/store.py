@@ -145,10 +145,10 @@ class Store:
         with self._errors("opened"):
             if readonly:
                 uri = f"{self.path.resolve().as_uri()}?mode=ro"
-                self._base = sqlite3.connect(uri, _BUSY, uri=True, check_same_thread=False)
+                self._base = sqlite3.connect(uri, timeout=_BUSY, uri=True, check_same_thread=False)
             else:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._base = sqlite3.connect(str(self.path), _BUSY, check_same_thread=False)
+                self._base = sqlite3.connect(str(self.path), timeout=_BUSY, check_same_thread=False)
             version = self._version()
             if version == 0 and not readonly:
                 self._make()
