@@ -58,6 +58,31 @@ def test_units_read_kept_operands_from_shared_memory(chosen_sources):
 
 
 @gluon.jit(layouts="auto")
+def scores(x, w, out, N, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    rows, lane, columns = gl.arange(0, BM), gl.arange(0, D), gl.arange(0, BN)
+    kept = gl.load(x + rows[:, None] * D + lane[None, :])
+    most = gl.full([BM], float("-inf"), gl.float32)
+    for n in range(0, N, BN):
+        tile = gl.load(w + (n + columns)[None, :] * D + lane[:, None])
+        score = gl.portable.mma(kept, tile, gl.zeros([BM, BN], gl.float32))
+        most = gl.maximum(most, gl.max(score, 1))
+    gl.store(out + rows, most)
+
+
+@pytest.mark.parametrize("depth, loaded", [(128, False), (256, True)])
+def test_steps_load_operands_that_take_many_registers(depth, loaded, chosen_sources):
+    """Four warps that share 16 rows have 32 or 64 registers of them."""
+    rng = np.random.default_rng(6)
+    x, w = (rng.standard_normal((n, depth)).astype(np.float16) for n in (16, 96))
+    out = np.zeros(16, np.float32)
+    scores[(1,)](x, w, out, 96, depth, 16, 32, num_warps=4, target="sim:hopper")
+    assert np.allclose(out, (x.astype(np.float32) @ w.T).max(1), rtol=1e-3)
+    text = chosen_sources[-1]
+    assert ("kept_operand = gl.allocate_shared_memory(kept.dtype" in text) == loaded
+    assert ("kept_operand.load()" in text) == loaded
+
+
+@gluon.jit(layouts="auto")
 def on_both_sides(x, w, out, K, B: gl.constexpr):
     rows, lane = gl.arange(0, B)[:, None], gl.arange(0, B)[None, :]
     kept = gl.load(x + rows * B + lane)

@@ -20,6 +20,12 @@ A second operand goes there, too, where the loop has products of `warpgroup_mma`
 and gradients of attention with keys on both sides take 0.85 and, causal, 0.89 of the time on an H200.
 
 A later loop of products with the same shape multiplies what was converted for the first one.
+
+Warps that share rows have copies of a first operand. Where it takes too many registers of a thread, each step loads it:
+
+    q_operand = gl.allocate_shared_memory(q.dtype, q.shape, value=q)
+    for k in range(0, K, BK):
+        score = gl.portable.mma(q_operand.load(), gl.load(k_ptrs), zeros)
 """
 
 from __future__ import annotations
@@ -43,22 +49,24 @@ _PRODUCT = "warpgroup_mma"
 # Line of a loop, text of an operand, and whether the unit may read it from shared memory: "first", "second" or "".
 _Key = tuple[int, str, str]
 _OWN_ROWS = 16  # of each warp in `warpgroup_mma`: on an H200 warps that share rows take 1.11 of the time of a product from registers
+_MOST_HELD = 32  # registers of a thread for an operand that a loop keeps
+_LANES, _WORD = 32, 32
 _SPARE = 4096  # bytes of shared memory for conversions of vectors in a loop
 
 
-def held(fn: Any, drawn: Sketch, room: int = 0, group: int = 0) -> Any:
+def held(fn: Any, drawn: Sketch, room: int = 0, group: int = 0, warps: int = 0) -> Any:
     """Return a kernel whose loops multiply operands that were converted before, or the kernel.
 
     Args:
         drawn: the traced kernel. room: bytes of shared memory of a program.
-        group: warps that can multiply together.
+        group: warps that can multiply together. warps: of the program.
     """
     left = 0 if drawn.warps else room - _SPARE  # partitions keep theirs in registers
     left -= sum(map(_buffers, drawn.program.functions.values()))
 
     def text_of(jit: Any, number: int) -> Optional[str]:
         operands = Operands(jit, number, drawn)
-        operands.room, operands.group = left, group
+        operands.room, operands.group, operands.warps = left, group, warps
         return operands.text()
 
     return rewritten(fn, drawn.jits, text_of)
@@ -79,6 +87,7 @@ def _buffers(function: Any) -> int:
 class Operands(Form):
     room = 0  # bytes of shared memory that are left
     group = 0  # warps that can multiply together
+    warps = 0  # of the program
 
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn)
@@ -99,6 +108,7 @@ class Operands(Form):
         names: dict[_Key, str] = {}
         shapes: dict[_Key, Any] = {}  # of the products that it was converted for
         stored: set[_Key] = set()  # of those that shared memory holds, for products of any shape
+        loaded: set[_Key] = set()  # of those that steps load from it
         first: dict[tuple[int, str], _Key] = {}  # loop and first operand -> of what it multiplies
         edits: list[tuple[ast.expr, str]] = []
         for operand, loop, product in self._operands(self.tree, []):
@@ -115,14 +125,15 @@ class Operands(Form):
                 word = next(part.id for part in parts if self._is_tensor(part))
                 names[key] = free_name(f"{word}_operand", taken)
                 shapes[key] = shape
-                if role and self._fits(operand):
-                    stored.add(key)
+                large = not role and self._registers(operand, product) > _MOST_HELD
+                if (role or large) and self._fits(operand):
+                    (stored if role else loaded).add(key)
             if role == "first" and key in stored:
                 first[loop.lineno, text] = key
             if role == "second" and key in stored:
                 edits.append((product, self._in_group(product, names[key])))
             else:
-                edits.append((operand, names[key]))
+                edits.append((operand, names[key] + ".load()" * (key in loaded)))
         if not edits:
             return None
         lines = edited(self.source, edits).splitlines()
@@ -130,17 +141,27 @@ class Operands(Form):
             indent = re.match(r"\s*", lines[line - 1])
             assert indent is not None
             new = [f"{name} = {self.space}.convert_layout({text})"]
-            if (line, text, role) in stored:
+            if (line, text, role) in stored | loaded:
                 plain = text.isidentifier()
                 value = text if plain else name
                 words = f"{value}.dtype, {value}.shape, value={value}"
                 new = [
                     *([] if plain else [f"{name} = {text}"]),
                     f"{name} = {self.space}.allocate_shared_memory({words})",
-                    f"{self.space}.nvidia.hopper.fence_async_shared()",
+                    *[f"{self.space}.nvidia.hopper.fence_async_shared()"]
+                    * ((line, text, role) in stored),
                 ]
             lines[line - 1 : line - 1] = [indent[0] + one for one in new]
         return "\n".join(lines) + "\n"
+
+    def _registers(self, operand: ast.expr, product: ast.Call) -> int:
+        """Return the registers of a thread for a first operand, of which each warp has whole rows; 0 for others."""
+        traced = self._traced(operand)[-1:]
+        if not self.drawn.matrices or operand is not operands_of(product)[0] or not traced:
+            return 0
+        kind = traced[0].type
+        parts = max(1, min(self.warps, kind.dims[0] // _OWN_ROWS))
+        return int(math.prod(kind.dims) * kind.element.bits // (_WORD * _LANES * parts))
 
     def _role(self, operand: ast.expr, product: ast.Call, loop: ast.For | ast.While) -> str:
         """Return "first" or "second" for an operand that the unit may read from shared memory."""

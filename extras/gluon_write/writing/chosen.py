@@ -56,7 +56,8 @@ def solved(
     room = target.architecture.limits.shared_memory
     group = int(options.num_warps) if target.has("nvidia.wgmma") else 0
     group = group if group >= GROUP else 0
-    for written in (partial(held, room=room, group=group), with_operand_buffers, overlapped):
+    kept = partial(held, room=room, group=group, warps=int(options.num_warps))
+    for written in (kept, with_operand_buffers, overlapped):
         other = written(fn, drawn)
         if other is not fn:
             fn, drawn = other, traced(other)
