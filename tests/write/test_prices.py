@@ -305,3 +305,25 @@ def test_rows_of_halves_stay_in_a_thread_without_products():
     sizes = {"BM": 32, "BN": 128}
     text = gluon.compile(log_sums_down, target="sm_90", signature=signature, constexprs=sizes)
     assert "warpsPerCTA = [1, 4]" in text.asm["ttgir"] and "bar.sync" not in text.asm["ptx"]
+
+
+@gluon.jit(layouts="auto")
+def spread(x, y, H, W, rate, BH: gl.constexpr, BW: gl.constexpr):
+    down = gl.program_id(0) * BH + gl.arange(0, BH)
+    right = gl.program_id(1) * BW + gl.arange(0, BW)
+    place = down[:, None] * W + right[None, :]
+    inside = (down < H)[:, None] & (right < W)[None, :]
+    within = ((down > 0) & (down < H - 1))[:, None] & ((right > 0) & (right < W - 1))[None, :]
+    own = gl.load(x + place, mask=inside, other=0.0)
+    around = gl.load(x + place - W, mask=within) + gl.load(x + place + W, mask=within)
+    around += gl.load(x + place - 1, mask=within) + gl.load(x + place + 1, mask=within)
+    result = gl.where(within, own + rate * (around - 4 * own), own)
+    gl.store(y + place, result, mask=inside)
+
+
+def test_warps_that_hold_one_vector_wait_for_a_conversion():
+    """Columns in the layout of their use cost less than barriers, though each warp has all of them."""
+    signature = {"x": "*fp32:16", "y": "*fp32:16", "H": "i32:16", "W": "i32:16", "rate": "fp32"}
+    constants = {"BH": 16, "BW": 128}
+    compiled = gluon.compile(spread, target="sm_90", signature=signature, constexprs=constants)
+    assert "bar.sync" not in compiled.asm["ptx"]

@@ -363,7 +363,7 @@ def _conversion_price(
             first = {element: i for i, element in reversed(list(enumerate(elements[0])))}
             moved = sum(first.get(element) != i for i, element in enumerate(elements[1]))
             return 0.5 + warps * moved
-        if all(before.lanes) and all(after.lanes):
+        if all(before.lanes) and all(after.lanes) and _shuffled(before, after):
             words = -(-wanted * max(bits, 8) // 32) if wanted * max(bits, 8) >= 32 else wanted
             return warps * (words * 2 + wanted)  # a copy in several lanes goes through memory
     moved = sum(-(-count * max(bits, 8) // _WIDEST) for count in (held, wanted))
@@ -481,6 +481,16 @@ def _stays_in_warp(before: _Facts, after: _Facts) -> bool:
     if before.warps != after.warps or before.blocks != after.blocks:
         return False
     return before.of_warp == after.of_warp or _spans(before.of_warp, after.of_warp)
+
+
+def _shuffled(before: _Facts, after: _Facts) -> bool:
+    """Return True if a conversion in a warp takes no barrier.
+
+    Triton shuffles where one bit of a register becomes one of a lane. Where more do, it goes through shared memory, and warps
+    that hold the same elements wait for each other.
+    """
+    swapped = len(_span((*before.lanes, *after.lanes))) - len(before.lanes)
+    return swapped < 2 or all(before.warps)
 
 
 def reasons(layout: DistributedLayout, unknown: Unknown, jits: Sequence[Any]) -> list[str]:
