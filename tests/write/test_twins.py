@@ -43,14 +43,14 @@ def test_every_kernel_is_launched(cases):
         written |= set(re.findall(r"@triton\.jit\ndef (\w+)\(\s*\w+_ptr", file.read_text()))
     kinds = importlib.import_module("twin_kind_cases").KINDS
     elements = importlib.import_module("twin_element_cases").ELEMENTS
+    engines = importlib.import_module("twin_engine_cases").ENGINES
     gemms = importlib.import_module("twin_gemm_cases").GEMMS
+    libraries = importlib.import_module("twin_library_cases").LIBRARIES
     serving = importlib.import_module("twin_serving_cases").SERVING
     library = importlib.import_module("twin_library_gemm_cases").LIBRARY
-    launched = (cases.LAUNCHES, kinds, elements, gemms, serving, library)
+    launched = (cases.LAUNCHES, kinds, elements, engines, gemms, libraries, serving, library)
     assert sum(map(len, launched)) >= 2 * len(written)
-    words = ("", "kind_", "element_", "gemm_", "serving_", "library_gemm_")
-    files = (f"twin_{word}cases.py" for word in words)
-    source = "".join((BENCHMARKS / file).read_text() for file in files)
+    source = "".join(file.read_text() for file in BENCHMARKS.glob("twin_*cases.py"))
     assert not [name for name in written if f'"{name}"' not in source]
 
 
