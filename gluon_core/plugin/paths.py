@@ -61,6 +61,8 @@ def load_named(path: str, where: str) -> Any:
     """
     try:
         return load_path(path)
+    except RecursionError:  # the caller's: kernels whose calls are nested too deep
+        raise
     except Exception as error:
         module, _, attribute = path.partition(":")
         remedy = None
