@@ -32,9 +32,7 @@ def attention_rows(
     """Compute a part of the rows."""
     # demanded by the matrix unit
     # reduction over dimension 1: within a warp
-    # next best: gl.DistributedLinearLayout(reg_bases=[[0, 1], [8, 0], [0, 8], [0, 16], [0, 32],
-    #   [0, 64]], lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]], warp_bases=[[16, 0], [32,
-    #   0]], block_bases=[], shape=[64, 128]), costs the same
+    # next best: gl.SliceLayout(1, pairs_dims_0_1_2_layout), costs 2.6% more
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
@@ -174,7 +172,7 @@ def attention_rows(
         bound = (
             length - start - 2 * gl.arange(0, 4, layout=lane)[None, :][:, None, :][:, :, :, None]
         )
-        score_pairs = gl.convert_layout((score).reshape([64, 16, 4, 2]), parts)
+        score_pairs = gl.convert_layout(score.reshape([64, 16, 4, 2]), parts)
         score = gl.convert_layout(
             gl.where(place < bound, score_pairs, -1e30).reshape([64, 128]), layout=acc_layout
         )

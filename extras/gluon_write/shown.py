@@ -197,7 +197,7 @@ def _chosen_in(kernel: str, graph: Graph, solution: Solution) -> list[Chosen]:
         notes = [f"demanded by {one.demanded_by}"] if one.fixed is not None else []
         if not notes and not isinstance(layout, SharedLayout):
             notes = reasons(layout, one, graph.jits)
-        other = solution.next_best(one.number) if one.accesses or one.reductions else None
+        other = solution.next_best(one) if one.accesses or one.reductions else None
         if other is not None:
             notes.append(f"next best: {other[0]}, {dearer(other[1], solution.price)}")
         if not solution.exact:

@@ -7,7 +7,7 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_write.solver.prices import conversion_table
+from gluon_write.solver.prices import conversion_table, maps_alike
 from gluon_write.solver.solve import plan_of
 from gluon_write.writing import chosen
 
@@ -37,6 +37,15 @@ def test_a_thread_has_few_rows_and_columns():
     )
     layout = re.search(r"#blocked = #ttg\.blocked<(.*)>", compiled.asm["ttgir"])
     assert "threadsPerWarp = [1, 32], warpsPerCTA = [4, 1]" in layout[1]
+
+
+def test_a_next_best_layout_puts_elements_elsewhere():
+    lanes, warps = [[1], [2], [4], [8], [16]], [[32], [64]]
+    blocked = gl.BlockedLayout([1], [32], [4], [0])
+    linear = gl.DistributedLinearLayout([], lanes, warps, [], [128])
+    assert maps_alike(blocked, linear, (128,)) and not maps_alike(
+        blocked, gl.BlockedLayout([2], [32], [4], [0]), (128,)
+    )
 
 
 @gluon.jit(layouts="auto")

@@ -243,6 +243,33 @@ def test_a_kernel_with_several_constants_chooses_among_functions(tmp_path, monke
         rows[(1,)](x, x, 128, 16, 128, False, target=f"sim:{target}")
 
 
+SWITCH = """import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+@gluon.jit(layouts="auto")
+def moved(x, B: gl.constexpr, UP: gl.constexpr):
+    if UP:
+        gl.store(x + gl.arange(0, B), gl.load(x + gl.arange(0, B)) + 1)
+    else:
+        gl.store(x + gl.arange(0, 4), -1.0)
+
+
+if __name__ == "__main__":
+    for up in (True, False):
+        moved[(1,)](np.zeros(128, np.float32), 128, up)
+"""
+
+
+def test_two_sides_of_a_switch_need_no_assertion(tmp_path):
+    path = tmp_path / "switch.py"
+    path.write_text(SWITCH)
+    text, _ = written(str(path), registry().target("sm_90"))
+    assert "    if UP:\n        moved_1(x, B, UP)\n    else:\n        moved_2(x, B, UP)\n" in text
+    assert "static_assert" not in text.partition("def moved(")[2]
+
+
 ALIGNED = """import numpy as np
 
 import gluon_core as gluon

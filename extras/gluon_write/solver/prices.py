@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Optional, Sequence
 import numpy as np
 
 from gluon_core.errors import GluonError
-from gluon_core.layouts import DistributedLayout
-from gluon_write.solver.unknowns import Access, Reduction, Scan, Unknown
+from gluon_core.layouts import DistributedLayout, SharedLayout
+from gluon_write.solver.unknowns import Access, AnyLayout, Reduction, Scan, Unknown
 from gluon_write.tracing.pointer_names import pointer_name
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "crosses_warps",
     "dearer",
     "held_by",
+    "maps_alike",
     "price",
     "reasons",
     "vector_of",
@@ -437,6 +438,14 @@ def _numbered(layout: Optional[DistributedLayout], shape: tuple[int, ...]) -> Op
         return None if layout is None else _number(layout, shape)
     except GluonError:
         return None
+
+
+def maps_alike(first: AnyLayout, second: AnyLayout, shape: tuple[int, ...]) -> bool:
+    """Return True for layouts that give each thread the same elements, in the same order of registers."""
+    if isinstance(first, SharedLayout) or isinstance(second, SharedLayout):
+        return False
+    numbers = {_numbered(first, shape), _numbered(second, shape)}
+    return len(numbers) == 1 and None not in numbers
 
 
 def _span(rows: Sequence[int]) -> tuple[int, ...]:

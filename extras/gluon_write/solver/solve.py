@@ -12,7 +12,7 @@ from gluon_core.errors import GluonError
 from gluon_core.layouts import BlockedLayout, DistributedLayout
 from gluon_write.solver.candidates import MOST, candidates
 from gluon_write.solver.eliminate import Tables
-from gluon_write.solver.prices import conversion_price, conversion_table, price
+from gluon_write.solver.prices import conversion_price, conversion_table, maps_alike, price
 from gluon_write.solver.unknowns import AnyLayout, Graph, Relation, Unknown
 from gluon_write.tracing.budget import PRICED, exhausted, spend
 from gluon_write.tracing.buffers import shared_price
@@ -57,19 +57,24 @@ class Solution:
         ops = (float(table.min()) for _, table in self.problem.factors[: self.problem.own])
         return replace(self, exact=False, bound=min(self.bound, sum(ops)))
 
-    def next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
-        """Return the best other layout of an unknown, and the total price with it."""
-        if number not in self.others:
-            self.others[number] = self._next_best(number)
-        return self.others[number]
+    def next_best(self, one: Unknown) -> Optional[tuple[AnyLayout, float]]:
+        """Return the best layout of an unknown that puts elements elsewhere, and the total price with it."""
+        if one.number not in self.others:
+            self.others[one.number] = self._next_best(one)
+        return self.others[one.number]
 
-    def _next_best(self, number: int) -> Optional[tuple[AnyLayout, float]]:
-        index = self.lists[number].index(self.chosen[number])
+    def _next_best(self, one: Unknown) -> Optional[tuple[AnyLayout, float]]:
+        number = one.number
+        chosen = self.chosen[number]
         totals = self.problem.tables().totals(number)
         if totals is None or len(totals) < 2:
             return None
         totals = totals.copy()
-        totals[index] = np.inf
+        alike = [
+            layout == chosen or maps_alike(layout, chosen, one.shape)
+            for layout in self.lists[number]
+        ]
+        totals[alike] = np.inf
         other = int(np.argmin(totals))
         return (
             (self.lists[number][other], float(totals[other]))

@@ -1,4 +1,5 @@
-"""Break long lines of a written function where Black would: at arguments, or in front of operators."""
+"""Break long lines of a written function where Black would: at arguments, or in front of operators. Parentheses
+around a call, a name, a product or a whole argument go."""
 
 from __future__ import annotations
 
@@ -41,12 +42,13 @@ def broken(text: str, kept: Collection[str]) -> str:
     for statement in sorted(statements, key=lambda s: s.lineno, reverse=True):
         first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
         held = lines[first:last]
-        short = all(len(line) <= _WIDTH for line in held)
-        if short and len(held) == 1 or all(line.strip() in kept for line in held):
+        if all(line.strip() in kept for line in held):
             continue
         whole = _one_line(held)
-        if whole is not None:
-            lines[first:last] = _of_statement(whole, " " * statement.col_offset)
+        plain = None if whole is None else _plain(whole)
+        short = all(len(line) <= _WIDTH for line in held)
+        if plain is not None and not (short and len(held) == 1 and plain == whole):
+            lines[first:last] = _of_statement(plain, " " * statement.col_offset)
     changed = "\n".join(lines) + "\n"
     same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text))
     return changed if same else text
@@ -67,6 +69,43 @@ def _one_line(lines: list[str]) -> Optional[str]:
         else:
             whole += f" {line}"
     return whole if _parses(whole) else None
+
+
+def _plain(text: str) -> str:
+    """Return a statement in one line without idle parentheses around calls, names, products and whole arguments."""
+    meaning = ast.dump(ast.parse(text))
+    start = 0
+    while (start := text.find("(", start)) >= 0:
+        end = _idle_pair(text, start)
+        shorter = text if end is None else f"{text[:start]}{text[start + 1 : end]}{text[end + 1 :]}"
+        if shorter != text and _parses(shorter) and ast.dump(ast.parse(shorter)) == meaning:
+            text = shorter
+        else:
+            start += 1
+    return text
+
+
+def _idle_pair(text: str, start: int) -> Optional[int]:
+    """Return where the parenthesis at `start` is closed if it holds a call, a name, a product or a whole argument."""
+    before = text[:start].rstrip()
+    if text[start - 1 : start].isalnum() or before[-1:] in ("_", *_CLOSED, "'", '"'):
+        return None
+    pair = next(_marks(text[start:]), None)
+    if pair is None or pair.text != "(":
+        return None
+    end = start + pair.end - 1
+    inside = text[start + 1 : end].strip()
+    node = ast.parse(inside, mode="eval").body if _parses(inside) and "\n" not in inside else None
+    whole = before[-1:] in (*_OPEN, ",", "=") and text[end + 1 :].lstrip()[:1] in (
+        "",
+        ",",
+        *_CLOSED,
+    )
+    if isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return end
+    whole |= isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+    idle = whole and isinstance(node, (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare))
+    return end if idle else None
 
 
 def _parses(text: str) -> bool:
@@ -105,15 +144,35 @@ def _of_expression(before: str, text: str, indent: str, after: str) -> list[str]
             end = after if number == len(parts) - 1 else ""
             lines += _of_expression(head, rest, indent, end)
         return lines
-    marks = list(_marks(text))
-    if len(marks) < 1 or text[-1:] not in _CLOSED or marks[-1].text not in _OPEN:
+    pair = _split_pair(text, _WIDTH - len(indent + before), _WIDTH - len(indent + after))
+    if pair is None:
         return [f"{indent}{before}{text}{after}"]
-    start = marks[-1].start + 1
-    inside = text[start:-1].strip()
-    if not inside:
-        return [f"{indent}{before}{text}{after}"]
-    body = _within(inside, indent + _INDENT)
-    return [f"{indent}{before}{text[:start]}", *body, f"{indent}{text[-1]}{after}"]
+    begin, close = pair
+    body = _within(text[begin:close].strip(), indent + _INDENT)
+    return [f"{indent}{before}{text[:begin]}", *body, f"{indent}{text[close:]}{after}"]
+
+
+def _split_pair(text: str, first: int, last: int) -> Optional[tuple[int, int]]:
+    """Return where the inside of the brackets begins and ends at which lines are split; None without any.
+
+    The last call with room in front of it, not the index of `convert_layout(...)[None, :]`; else the last pair.
+
+    Args:
+        first: the width of the line in front. last: the width of the line behind.
+    """
+    pairs = [mark for mark in _marks(text) if mark.text in _OPEN]
+    if not pairs or pairs[-1].end != len(text) or not text[pairs[-1].start + 1 : -1].strip():
+        return None
+    fitting = (
+        mark
+        for mark in reversed(pairs)
+        if mark.text == "("
+        and mark.end - mark.start > 2
+        and mark.start < first
+        and len(text) - mark.end < last
+    )
+    chosen = next(fitting, pairs[-1])
+    return chosen.start + 1, chosen.end - 1
 
 
 def _within(text: str, indent: str) -> list[str]:

@@ -138,7 +138,7 @@ def _definition(
             words += _passes(graph, solution, one)
         else:
             words += reasons(layout, one, graph.jits)
-        other = solution.next_best(one.number) if one.accesses or one.reductions else None
+        other = solution.next_best(one) if one.accesses or one.reductions else None
         if other is not None:
             others.append((other[1], other[0]))
     if others:

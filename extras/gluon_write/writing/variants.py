@@ -307,7 +307,7 @@ def chooser(
         if choice.test and choice.first:
             word = "elif" if body else "if"
             body.append(f"{indent}{'else' if last else f'{word} {choice.test}'}:")
-            if last:
+            if last and not _excluded(choice.test, choices[0].test):
                 message = f'"{fn.__name__} has no layouts for these arguments"'
                 body.append(f"{indent}    {space}.static_assert({choice.test}, {message})")
         indent += "    " if choice.test else ""
@@ -324,6 +324,16 @@ def chooser(
             indent += "    "
         body.append(f"{indent}{call}")
     return "\n".join([*head, *body]) + "\n"
+
+
+def _excluded(test: str, other: str) -> bool:
+    """Return True if one of two conditions is the other one negated."""
+    first, second = (ast.parse(text, mode="eval").body for text in (test, other))
+    for one, two in ((first, second), (second, first)):
+        if isinstance(one, ast.UnaryOp) and isinstance(one.op, ast.Not):
+            if ast.dump(one.operand) == ast.dump(two):
+                return True
+    return False
 
 
 def _with_flags(
