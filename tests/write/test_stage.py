@@ -279,3 +279,35 @@ def test_unit_reads_transposed_tiles_along_k(dtype, chosen_sources):
     assert torch.allclose(c, a.float() @ b.float().T, atol=2e-2)
     assert 'operands="shared", b_transposed=True' in chosen_sources[0]
     assert "x, y = tiles_2.wait(step)" in chosen_sources[0]
+
+
+@gluon.jit(layouts="auto")
+def mirrored(a, b, c, high, N, K, B: gl.constexpr, BK: gl.constexpr):
+    """Store the blocks of a product, transposed, and keep the largest element of each row."""
+    a_tiles = gl.portable.descriptor(a, [B, K], [K, 1], [B, BK])
+    b_tiles = gl.portable.descriptor(b, [K, N], [N, 1], [BK, B])
+    i = gl.arange(0, B)
+    largest = gl.full([B], float("-inf"), gl.float32)
+    for column in range(0, N, B):
+        acc = gl.zeros([B, B], gl.float32)
+        for k in range(0, K, BK):
+            x = gl.portable.load(a_tiles, [0, k])
+            y = gl.portable.load(b_tiles, [k, column])
+            acc = gl.portable.mma(x, y, acc)
+        largest = gl.maximum(largest, gl.max(acc, 1))
+        gl.store(c + (column + i)[None, :] * B + i[:, None], acc)
+    gl.store(high + i, largest)
+
+
+def test_staged_sum_is_converted_where_that_pays(chosen_sources):
+    """Statements behind a staged loop have layouts of its own: names that a loop carries, and rows of a store."""
+    a, b, c, wanted = operands(64, 128, 96)
+    c, high = c.T.copy(), np.zeros(64, np.float32)
+    mirrored[(1,)](a, b, c, high, 128, 96, 64, 32, num_stages=3, target="sim:hopper")
+    assert np.allclose(c, wanted.T, atol=1e-3) and np.allclose(high, wanted.max(1), atol=1e-3)
+    assert "gl.portable.pipeline(" in chosen_sources[0]
+    signature = dict.fromkeys(("a", "b"), "*fp16:16") | dict.fromkeys(("c", "high"), "*fp32:16")
+    signature |= dict.fromkeys(("N", "K"), "i32:16")
+    sizes = {"B": 64, "BK": 32}
+    ptx = gluon.compile(mirrored, target="sm_90", signature=signature, constexprs=sizes).asm["ptx"]
+    assert "wgmma.mma_async" in ptx and ptx.count("st.global.v4") == 64 * 64 // 128 // 4

@@ -81,9 +81,9 @@ class _Sketcher(CarriedNames):
 
     def visit(self, node: Any) -> Any:
         place = place_of(node, self.number) if self.own else None
+        if isinstance(node, (ast.If, ast.IfExp)) and self.own:
+            self.tests.add(place_of(node.test, self.number))
         if place is None:
-            if isinstance(node, ast.If) and self.own:
-                self.tests.add(place_of(node.test, self.number))
             if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
                 self.steps |= {place_of(step, self.number) for step in node.iter.args[2:3]}
             return super().visit(node)
@@ -190,17 +190,18 @@ class _Sketcher(CarriedNames):
                 # The products decide, which were recorded without a state.
                 return values[0] if len(values) == 1 else tl.tuple(values)
             return self._with_values(node, named)
-        if called is portable.load:
-            return self._tile(super().visit_Call(node))
+        if called in (portable.load, portable.read):
+            return self._apart(super().visit_Call(node), called)
         return super().visit_Call(node)
 
-    def _tile(self, value: Any) -> Any:
-        """Return a loaded tile, which has the layout of its descriptor; or a value of any layout from it."""
+    def _apart(self, value: Any, called: Any) -> Any:
+        """Return a loaded tile, which has the layout of its descriptor, or a value of any layout from it or from a sum that is read."""
         if not isinstance(value, tl.tensor) or _is_free(value):
             return value
-        self.drawn.loads_tiles = True
-        if not self.drawn.apart:
-            return value
+        if called is portable.load:
+            self.drawn.loads_tiles = True
+            if not self.drawn.apart:
+                return value
         kind = distributed_type(value.dtype, shape_of(value), AutoLayout())
         op = self.builder.record("apart", (value.handle,), [kind.to_ir(self.builder)])
         return self.semantic.make_tensor(op.results[0], kind)
