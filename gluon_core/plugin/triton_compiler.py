@@ -149,11 +149,9 @@ class TritonCompiler(Compiler):
         self.of(Target(arch.backend, arch)).load_dialects(context)
 
     def pipeline(self, target: Target, options: Any) -> tuple[Stage, ...]:
-        around: dict[str, Callable[[StageFunction], StageFunction]] = {
-            "llir": functools.partial(_limited, target),
-            **self.around(target, options),
-        }
+        around = self.around(target, options)
         stages = _triton().gluon_stages(self.of(target), options)
+        stages["llir"] = _limited(target, stages["llir"])
         return tuple(
             Stage(name, around[name](run) if name in around else run)
             for name, run in stages.items()

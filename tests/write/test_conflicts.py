@@ -10,7 +10,14 @@ import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
-from gluon_core.errors import DtypeError, GluonError, KernelWarning, LayoutError, ShapeError
+from gluon_core.errors import (
+    DtypeError,
+    GluonError,
+    KernelWarning,
+    LayoutError,
+    LimitError,
+    ShapeError,
+)
 from gluon_core.registry.load import registry
 from gluon_write.command import written
 from gluon_write.solver import eliminate
@@ -36,7 +43,10 @@ def test_error_names_the_ops_and_the_layout_to_write():
     words, line = str(error.value), halves.fn.__code__.co_firstlineno + 3
     assert "no layouts fit" in words and "gl.split" in words
     assert f"test_conflicts.py:{line}" in words
-    assert f"by hand: for gl.split in line {line}" in words and "BlockedLayout" in words
+    assert re.search(
+        rf"by hand: gl.convert_layout\(each result of gl.split, gl.Blo.* in line {line}", words
+    )
+    assert f"for the kernel's source, line {line + 1}" in words
 
 
 def tables_of(seed, sizes, pairs, impossible=0.0):
@@ -176,6 +186,80 @@ def test_two_layouts_of_the_source_are_named_with_both_lines():
         assert re.search(rf"size_per_thread=\[{per_thread}\](, \w+=\[[^=]*)+\) {where}", text)
 
 
+CONFLICTS = {
+    "two layouts": """
+    value = gl.load(x + gl.arange(0, N))
+    narrow = value + gl.arange(0, N, layout=gl.BlockedLayout([1], [T], [4], [0]))
+    wide = VALUE * gl.arange(0, N, layout=gl.BlockedLayout([4], [T], [4], [0]))
+    gl.store(out + gl.arange(0, N), narrow + gl.convert_layout(wide, gl.BlockedLayout([1], [T], [4], [0])))
+""",
+    "halves": """
+    pairs = gl.reshape(gl.load(x + gl.arange(0, 2 * N)), [N, 2])
+    low, high = gl.split(pairs)
+    LOW; HIGH
+    place = gl.arange(0, N, layout=gl.BlockedLayout([1], [T], [4], [0]))
+    gl.store(out + place, low + high * place)
+""",
+}
+BY_HAND = {
+    "two layouts": {"VALUE": "value"},
+    "halves": {"LOW": "low", "HIGH": "high"},
+}
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950"])
+@pytest.mark.parametrize("case", CONFLICTS)
+def test_the_layouts_to_write_by_hand_are_enough(case, target, tmp_path):
+    N, threads = 256, 64 if target.startswith("gfx") else 32
+    body = CONFLICTS[case].replace("[T]", f"[{threads}]")
+    head = 'import gluon_core as gluon\nfrom gluon_core import language as gl\n@gluon.jit(layouts="auto")\n'
+    x, out = np.arange(2 * N, dtype=np.float32), np.zeros(N, np.float32)
+
+    def launch(name, texts):
+        path = tmp_path / f"{name}.py"
+        text = body
+        for word, new in texts.items():
+            text = text.replace(word, new)
+        path.write_text(f"{head}def kernel(x, out, N: gl.constexpr):\n{text}")
+        spec = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.kernel[(1,)](x, out, N, target=f"sim:{target}")
+
+    with pytest.raises(LayoutError) as error:
+        launch("wrong", BY_HAND[case])
+    written = re.search(r"by hand.*gl.convert_layout\([^,]*, (gl\..*?\))\)", str(error.value))[1]
+    by_hand = {
+        word: f"gl.convert_layout({name}, {written})" for word, name in BY_HAND[case].items()
+    }
+    if case == "halves":
+        by_hand = {word: f"{word.lower()} = {call}" for word, call in by_hand.items()}
+    launch("right", by_hand)
+    number = np.arange(N)
+    wanted = x[:N] + number + x[:N] * number
+    assert np.array_equal(out, x[::2] + x[1::2] * number if case == "halves" else wanted)
+
+
+@gluon.jit(layouts="auto")
+def of_three_buffers(x, out, N: gl.constexpr):
+    i = gl.arange(0, N)
+    first = gl.allocate_shared_memory(
+        gl.float32, [N, N], value=gl.load(x + i[:, None] * N + i[None, :])
+    )
+    second = gl.allocate_shared_memory(gl.float32, [N, N], value=first.load() * 2)
+    third = gl.allocate_shared_memory(gl.float32, [N, N], value=first.load() * 3)
+    gl.store(out + i[:, None] * N + i[None, :], first.load() + second.load() + third.load())
+
+
+@pytest.mark.parametrize(
+    ("target", "most"), [("sm_120", 101376), ("gfx942", 65536), ("gfx950", 163840)]
+)
+def test_more_shared_memory_than_there_is(target, most):
+    asked = {"signature": {"x": "*fp32", "out": "*fp32"}, "constexprs": {"N": 128}}
+    with pytest.raises(LimitError, match=f"at most {most} bytes, got 196608"):
+        gluon.compile(of_three_buffers, target=target, **asked)
+
+
 WIDE = gl.constexpr(gl.BlockedLayout([4], [32], [4], [0]))
 
 
@@ -282,9 +366,18 @@ def test_mistakes_of_layouts_and_shapes_are_shown_where_they_are(case, kind, wor
 def narrow(a, out, CASE: gl.constexpr, M: gl.constexpr):
     i = gl.arange(0, M)
     x = gl.load(a + i[:, None] * M + i[None, :])
-    if CASE == "rows":
+    if CASE == "rows" or CASE == "target":
         tile = gl.allocate_shared_memory(gl.float16, [M, M], value=x)
         x = gl.nvidia.hopper.warpgroup_mma(tile, tile, gl.zeros([M, M], gl.float32))
+    elif CASE == "swizzle":
+        tile = gl.allocate_shared_memory(
+            gl.float16, [M, M], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+        )
+        x = gl.nvidia.hopper.warpgroup_mma(tile, tile, gl.zeros([M, M], gl.float32))
+    elif CASE == "sum":
+        plain: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+        acc = gl.zeros([M, M], gl.float32, layout=plain)
+        x = gl.nvidia.ampere.mma_v2(x, x, acc)
     elif CASE == "unit":
         blocked: gl.constexpr = gl.BlockedLayout([1, 4], [16, 4], [4, 1], [1, 0])
         x = gl.amd.cdna3.mfma(x, x, gl.zeros([M, M], gl.float32, layout=blocked))
@@ -297,17 +390,22 @@ def narrow(a, out, CASE: gl.constexpr, M: gl.constexpr):
     ("case", "target", "words", "line"),
     [
         ("rows", "sm_90", "takes, got fp16 [32, 32] @ fp16 [32, 32] with 4 warps. Use larger tiles, or gl.portable.mma", 6),
-        ("unit", "gfx942", "acc: not the accumulator of MFMA; expected AMDMFMALayout(...), got BlockedLayout(", 9),
-        ("axis", "sm_90", "axis: the axis is out of range; expected -2 to 1, got 2", 11),
+        ("swizzle", "sm_90", "got SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[1, 0], cga_layout=[]). gl.NVMMASharedLayout.get_default_for([64, 64], dtype) is one", 11),
+        ("target", "sm_120", "gl.nvidia.hopper.warpgroup_mma needs", 6),
+        ("sum", "sm_120", "cga_layout=[]). The layout comes from line {14}: leave it out there, or convert the value", 15),
+        ("unit", "gfx950", "acc: not the accumulator of MFMA; expected AMDMFMALayout(...), got BlockedLayout(", 18),
+        ("axis", "sm_90", "axis: the axis is out of range; expected -2 to 1, got 2", 20),
     ],
 )  # fmt: skip
 def test_operands_that_an_op_does_not_take(case, target, words, line):
-    a, out = np.zeros((32, 32), np.float16), np.zeros((32, 32), np.float32)
+    size = 64 if case == "swizzle" else 32
+    a, out = np.zeros((size, size), np.float16), np.zeros((size, size), np.float32)
     with pytest.raises(GluonError) as report:
-        narrow[(1,)](a, out, case, 32, target=f"sim:{target}")
-    text = str(report.value)
+        narrow[(1,)](a, out, case, size, target=f"sim:{target}")
+    first, text = narrow.fn.__code__.co_firstlineno, str(report.value)
+    words = re.sub(r"{(\d+)}", lambda number: str(first + int(number[1])), words)
     assert words in text and "called from" not in text
-    assert f"test_conflicts.py:{narrow.fn.__code__.co_firstlineno + line}:" in text
+    assert f"test_conflicts.py:{first + line}:" in text
 
 
 @gluon.jit(layouts="auto")

@@ -498,6 +498,7 @@ def build(
             if both and one.fixed != layout and isinstance(value.type, TensorType):
                 one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
             else:  # units' layouts are those of their operands, which are converted
+                line = (one.fixed == layout and one.fixed_line) or line
                 one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
         name = getattr(value, "name", None)
         if name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from gluon_core.errors import GluonError, LayoutError, SourceSpan
@@ -42,12 +43,14 @@ def agree(fn: Any, line: int, one: Any, other: Any) -> None:
 def of_conflict(fn: Any, one: Unknown) -> GluonError:
     """Return the error of a value that two ops demand in different layouts."""
     layout, by = one.conflict or (None, "")
+    names = [name for name in one.names if name.isidentifier()]
+    call = _converted(names[0] if names else "value", layout)
     return LayoutError(
         "two ops demand different layouts of one value",
         argument=one.names[0] if one.names else "layouts",
         expected=f"{one.fixed} for {one.fixed_by}{f', line {one.fixed_line}' if one.fixed_line else ''}",
         got=f"{layout} for {by}",
-        remedy="Put gl.convert_layout between the two ops.",
+        remedy=f"Write 1 layout by hand, for the second op: {call}.",
         span=_span(fn, one.line),
     )
 
@@ -58,25 +61,46 @@ def of_solution(fn: Any, solution: Solution) -> GluonError:
     if not conflict.core:
         return _of_value(fn, solution)
     first, *others = conflict.core
-    ops = [f"{r.op} in line {r.line}" for r in conflict.core]
-    written = [
-        f"for {r.op} in line {r.line}, {source} for its operand and {result} for its result, with "
-        "gl.convert_layout between them"
-        for r, source, result in conflict.written
+    ops = dict.fromkeys(f"{r.op} in line {r.line}" for r in conflict.core)
+    calls = [
+        f"{_converted(_name_of(r.result, r.op), result)} behind {r.op} in line {r.line}"
+        for r, _, result in conflict.written
     ]
-    written = list(dict.fromkeys(written))
+    calls = list(dict.fromkeys(calls))
     last = others[-1] if others else first
-    words = "; ".join(written) if written else "those of the values of these lines"
+    demands = [
+        f"{one.fixed} for {one.fixed_by}, line {one.fixed_line or one.line}"
+        for r in conflict.core
+        for one in (r.result, r.source)
+        if one.fixed is not None
+    ]
     return LayoutError(
-        f"no layouts fit these {len(conflict.core)} ops together: {', '.join(dict.fromkeys(ops))}"
-        if others
+        f"no layouts fit these {len(ops)} ops together: {', '.join(ops)}"
+        if len(ops) > 1
         else f"no layouts fit {first.op} and the ops around it",
         argument="layouts",
         expected=f"for {first.op}, line {first.line}: {_ends(first)}",
-        got=f"for {last.op}, line {last.line}: {_ends(last)}",
-        remedy=f"Write {len(written) or 'the'} layout{'s' if len(written) != 1 else ''} by hand: {words}.",
+        got=f"for {last.op}, line {last.line}: {_ends(last)}"
+        if len(ops) > 1 or not demands
+        else demands[0],
+        remedy=f"Write {len(calls)} layout{'s' if len(calls) > 1 else ''} by hand: {', '.join(calls)}."
+        if calls
+        else "Write the layouts of the values of these lines.",
         span=_span(fn, first.line),
     )
+
+
+def _converted(name: str, layout: Any) -> str:
+    """Return the call that gives a value a layout, as text."""
+    written = re.sub(r"[A-Z][A-Za-z]*Layout[(]", r"gl.\g<0>", str(layout))
+    return f"gl.convert_layout({name}, {written})"
+
+
+def _name_of(one: Unknown, op: str) -> str:
+    """Return the name of the result of an op, or words for it."""
+    if op.endswith("split"):
+        return f"each result of {op}"  # both have one layout
+    return next((name for name in one.names if name.isidentifier()), f"the result of {op}")
 
 
 def _of_value(fn: Any, solution: Solution) -> GluonError:

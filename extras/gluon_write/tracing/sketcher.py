@@ -306,6 +306,7 @@ class _Sketcher(CarriedNames):
 
     def _unit(self, node: Any, called: Any) -> Any:
         """Evaluate a call of a vendor's matrix unit: its operands take the layouts that it demands."""
+        self.semantic.check_capabilities(called.public, called.requires, None)
         named = self._operands(node, called)
         a, b, acc = (named.get(n) for n in ("a", "b", "acc"))
         if not isinstance(acc, tl.tensor) or not hasattr(b, "type"):
@@ -522,11 +523,7 @@ def sketch(
                 looks = True  # for the words that a compiler has
                 continue
             if isinstance(error, LayoutError):
-                lines = [_line_of(drawn.kept, text) for text in (error.expected, error.got)]
-                if all(lines) and error.remedy:
-                    error.remedy += (
-                        f" The one comes from line {lines[0]}, the other from line {lines[1]}."
-                    )
+                _name_lines(error, drawn.kept)
             raise
 
 
@@ -552,7 +549,19 @@ def _begun(
     return drawn
 
 
-def _line_of(ops: Iterable[Any], layout: Any) -> int:
+def _name_lines(error: LayoutError, ops: list[Any]) -> None:
+    """Name the lines that the layouts in an error come from."""
+    one, other = (_line_of(ops, str(layout)) for layout in (error.expected, error.got))
+    words = f"The one comes from line {one}, the other from line {other}."
+    if not one or not other:
+        words = (
+            f"The layout comes from line {one or other}: leave it out there, or convert the value."
+        )
+    if one or other:
+        error.remedy = f"{error.remedy} {words}" if error.remedy else words
+
+
+def _line_of(ops: Iterable[Any], layout: str) -> int:
     """Return the line of the first op whose result has a layout, given as text, or a slice of it; 0 for none."""
     for op in ops:
         for result in op.results:

@@ -468,6 +468,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
             argument=argument,
             expected=f"NVMMASharedLayout(swizzle, {bits}, rank=2)",
             got=repr(layout),
+            remedy=f"gl.NVMMASharedLayout.get_default_for({list(value.shape)}, dtype) is one.",
         )
     # Without a swizzle rows lie as they come, whatever the width.
     if layout.swizzle_byte_width and layout.element_bitwidth != bits:
@@ -476,6 +477,7 @@ def _check_shared(value: Any, argument: str, fast: int) -> None:
             argument=argument,
             expected=f"element_bitwidth={bits} for {value.dtype}",
             got=layout.element_bitwidth,
+            remedy=f"gl.NVMMASharedLayout.get_default_for({list(value.shape)}, dtype) is one for it.",
         )
     width = value.shape[0 if layout.transposed else 1] * bits // 8
     if not layout.swizzle_byte_width and width != 16:
