@@ -51,11 +51,11 @@ class Around:
         }
 
     def rounds(self, space: str) -> str:
-        """Return the number of rounds as text, 0 where there is none."""
+        """Return the number of rounds as text, 0 or less where there is none."""
         count = self.last if self.first == "0" else f"{self.last} - {factor(self.first)}"
         if self.stride != "1":
-            count = f"{space}.cdiv({count}, {self.stride})"
-        return f"{space}.maximum({count}, 0)"
+            return f"{space}.cdiv({count}, {self.stride})"
+        return factor(count)
 
 
 def around(

@@ -496,6 +496,9 @@ class _Stager(Form):
         """Return edits that copy ahead across the rounds of the loop around, while the tiles of a round are stored."""
         assert isinstance(loop.node.target, ast.Name) and loop.product is not None
         count, fetches = free_name("step_ahead", taken), free_name("fetches", taken)
+        rounds = outer.rounds(space)
+        if not self._has_steps(loop):  # nor a product above zero of two counts below
+            rounds = f"{space}.maximum({rounds}, 0)"
         writers, stores = self._stores(outer, taken)
         indent, inner = " " * outer.node.col_offset, " " * loop.node.body[0].col_offset
         tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
@@ -530,7 +533,7 @@ class _Stager(Form):
             f"{indent}# and go on to the next round while the last one ends.",
             f"{indent}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
             f"{indent}{steps} = {total if one else f'{space}.cdiv({total}, {loop.step})'}",
-            f"{indent}{fetches} = {outer.rounds(space)} * {steps}",
+            f"{indent}{fetches} = {rounds} * {steps}",
             *(f"{indent}{w} = {space}.portable.writer({d})" for d, w in writers.items()),
             f"{indent}{outer.moved[outer.variable]} = {outer.first}",
             *(f"{indent}{moved_on(statement, outer.moved)}" for statement in outer.ahead),
