@@ -233,8 +233,11 @@ def test_too_much_shared_memory_is_refused_before_the_machine_code(target, warp)
 @pytest.mark.parametrize("target, warp", [("sm_90", L32), ("gfx942", L64)])
 def test_a_compiled_kernel_for_another_device_does_not_launch(target, warp, monkeypatch):
     import torch
+    from triton.runtime import driver as active
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")  # a build for CUDA, with or without a driver
+    monkeypatch.setattr(active, "_active", None)  # a command of another test may have put one there
+    monkeypatch.setattr(active, "_default", None)
     compiled = scale(target, layout=warp)
     if registry().backend(compiled.target.backend).device.target() == compiled.target:
         pytest.skip("that device is here")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import triton
 from typer.testing import CliRunner
 
 import gluon_core as gluon
@@ -57,6 +58,7 @@ def cli(tmp_path, monkeypatch, text):
     """Run `gluon ...` in a folder with halve.py and files; check the exit code, return the output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GLUON_TARGET", raising=False)
+    monkeypatch.setattr(triton.runtime.driver, "_active", triton.runtime.driver._active)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     (tmp_path / "halve.py").write_text(SOURCE)
