@@ -25,6 +25,7 @@ from gluon_write.preferred import chosen_form, preferred_form
 from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import Graph
 from gluon_write.text.form import free_name
+from gluon_write.text.syntax import is_docstring
 from gluon_write.writing.edits import Edits, edits_of, space_in
 from gluon_write.writing.foreign_names import Imports
 from gluon_write.writing.short_text import ShortText, forced_texts, host_text
@@ -36,7 +37,7 @@ from gluon_write.writing.variants import (
     decorator_of,
     facts_of,
     heuristics,
-    untold_of,
+    unnamed_constants,
 )
 
 __all__ = ["show", "show_port", "written"]
@@ -297,7 +298,7 @@ def _definition(
     chosen = [choice.variant for choice in choices]
     others = [one for number, one in enumerate(variants) if number not in chosen]
     for one in others:
-        _check_untold(one, [variants[number] for number in chosen], space)
+        _check_constants(one, [variants[number] for number in chosen], space)
     note = "".join(
         f"# Launches with {types} get these layouts, too: no condition tells them apart.\n"
         for types in dict.fromkeys(form.types for one in others for form in one.forms)
@@ -331,7 +332,7 @@ def _definition(
     return head + note + decorator_of(entries), text
 
 
-def _check_untold(other: _Variant, chosen: Sequence[_Variant], space: str) -> None:
+def _check_constants(other: _Variant, chosen: Sequence[_Variant], space: str) -> None:
     """Check that a launch without a function of its own computes the same in those of others.
 
     Raises:
@@ -340,7 +341,7 @@ def _check_untold(other: _Variant, chosen: Sequence[_Variant], space: str) -> No
     form = other.forms[0]
 
     def constants(form: Form) -> dict[str, Any]:
-        return untold_of(form.source, facts_of(form.source, _asked(form), space))
+        return unnamed_constants(form.source, facts_of(form.source, _asked(form), space))
 
     own = constants(form)
     alike = [one for one in chosen if any(constants(f) == own for f in one.forms)]
@@ -353,7 +354,7 @@ def _check_untold(other: _Variant, chosen: Sequence[_Variant], space: str) -> No
         argument="layouts",
         expected="numbers, strings, types, layouts or functions of the file, or one launch",
         got=", ".join(f"{word}={value!r}" for word, value in own.items()),
-        remedy=f"Give {name} a constexpr that tells the launches apart, or write it for one of them.",
+        remedy=f"Give {name} a constexpr that distinguishes the launches, or write it for one of them.",
     )
 
 
@@ -396,7 +397,7 @@ def _imported(
     copies = {
         one.name for one in kernel.all()
     }  # some are read in branches that this one does not take
-    return imports.given(explicit_text(edits, graph, solution), edits.fn, copies)
+    return imports.with_imports(explicit_text(edits, graph, solution), edits.fn, copies)
 
 
 def _proofs(
@@ -470,9 +471,6 @@ def _refuted(record: Record) -> str:
 def _below_docstring(text: str, notes: list[str]) -> str:
     """Return a file's text with comments where its code begins."""
     body = ast.parse(text).body
-    documented = (
-        bool(body) and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-    )
-    end = (body[0].end_lineno or 0) if documented else 0
+    end = (body[0].end_lineno or 0) if body and is_docstring(body[0]) else 0
     lines = text.splitlines()
     return "\n".join([*lines[:end], *([""] if end else []), *notes, *lines[end:]]) + "\n"

@@ -42,7 +42,7 @@ from gluon_write.rewrites.exponentials import with_fused_differences, with_summe
 from gluon_write.rewrites.first_products import with_first_products
 from gluon_write.rewrites.guard import guarded
 from gluon_write.rewrites.hoist import hoisted
-from gluon_write.rewrites.inline import inlined
+from gluon_write.rewrites.inline import in_own_text
 from gluon_write.rewrites.joined import joined
 from gluon_write.rewrites.lane_sums import summed_by_lanes
 from gluon_write.rewrites.largest import with_scaled_maxima
@@ -59,10 +59,9 @@ from gluon_write.solver.unknowns import Access, AnyLayout, Graph
 from gluon_write.text.form import with_text
 from gluon_write.text.original_places import at_original_places, original_of
 from gluon_write.text.tidy import tidied_tree
-from gluon_write.tracing.branches import taken_alone
 from gluon_write.tracing.budget import budgeted, exhausted, refill, without_collection
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
-from gluon_write.tracing.sketcher import sketch
+from gluon_write.tracing.tracer import Tracer
 from gluon_write.writing.chosen import GROUP, Chosen, as_written, improved, solved
 from gluon_write.writing.converted_operands import converted_operands, through_buffers
 from gluon_write.writing.dependent import awaiting, waits
@@ -102,113 +101,72 @@ def chosen_for(
             remedy="Write the layouts, with their cga_layout.",
         )
 
+    options = replace(options, num_warps=chosen_warps() or options.num_warps)
+    traced = Tracer(signature, constexprs, attrs, target, options, apart)
     with budgeted() as budget, without_collection():
-        graph, solution = _chosen_for(
-            fn, signature, constexprs, attrs, target, options, fewer, apart
-        )
+        graph, solution = _chosen_for(fn, traced, fewer)
     return graph, solution.cut_short() if budget.short else solution
 
 
-def _chosen_for(
-    fn: Any,
-    signature: Mapping[str, Any],
-    constexprs: Mapping[tuple[int, ...], Any],
-    attrs: Mapping[tuple[int, ...], Any],
-    target: Target,
-    options: Any,
-    fewer: bool,
-    apart: bool,
-) -> tuple[Graph, Solution]:
+def _chosen_for(fn: Any, traced: Tracer, fewer: bool) -> tuple[Graph, Solution]:
     """Return `chosen_for`, within the steps that are left."""
-    options = replace(options, num_warps=chosen_warps() or options.num_warps)
-
-    def traced(fn: Any, warps: Optional[int] = None) -> Sketch:
-        asked = options if warps is None else replace(options, num_warps=warps)
-        return sketch(fn, signature, constexprs, attrs, target, asked, apart)
-
     try:
-        fn, drawn = prepared(fn, traced, target, int(options.num_warps))
+        fn, drawn = prepared(fn, traced)
         try:
-            graph, solution = _finished(fn, drawn, traced, target, options, fewer)
+            graph, solution = _finished(fn, drawn, traced, fewer)
         except (GluonError, SyntaxError) as error:  # of a changed text, or of the kernel
             if drawn.loads_tiles and not drawn.apart and isinstance(error, LayoutError):
-                return _chosen_for(fn, signature, constexprs, attrs, target, options, fewer, True)
-            chosen = as_written(fn, drawn, target, options)
+                return _chosen_for(fn, replace(traced, apart=True), fewer)
+            chosen = as_written(fn, drawn, traced)
             if not np.isfinite(chosen.solution.price):
                 raise of_solution(fn, chosen.solution) from error
             edits_of(chosen.graph, chosen.solution)  # raises where no layouts can be written
             _warn(fn, f"its loops stay as they are, for a changed one is wrong: {error}")
             graph, solution = chosen.graph, chosen.solution
         graph.dependent = waits(graph.jits) and not waits(drawn.jits)
-        graph.short = short_launches_of(fn, drawn, graph.jits, target, options)
+        graph.short = short_launches_of(fn, drawn, graph.jits, traced)
         return graph, solution
     except FewerWarps as other:
-        options = replace(options, num_warps=other.warps)
-        return _chosen_for(fn, signature, constexprs, attrs, target, options, False, apart)
+        return _chosen_for(fn, traced.with_warps(chosen_warps() or other.warps), False)
 
 
-def _finished(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    target: Target,
-    options: Any,
-    fewer: bool,
-) -> tuple[Graph, Solution]:
+def _finished(fn: Any, drawn: Sketch, traced: Tracer, fewer: bool) -> tuple[Graph, Solution]:
     """Return `chosen_for` a kernel that is prepared, from its trace."""
-    stages = int(getattr(options, "num_stages", None) or 1)
-    fn, drawn = _with_loops(fn, drawn, traced, stages, target, int(options.num_warps), fewer)
-    fn, drawn = awaiting(fn, drawn, traced, target, options)
+    fn, drawn = _with_loops(fn, drawn, traced, fewer)
+    fn, drawn = awaiting(fn, drawn, traced)
     refill()
-    room = target.architecture.limits.shared_memory
-    for ahead in _ahead(fn, drawn, traced, stages, target, int(options.num_warps), room):
+    for ahead in _ahead(fn, drawn, traced):
         if ahead is not fn:
-            own = awaiting(ahead, traced(ahead), traced, target, options)
-            chosen = solved(*own, traced, target, options)
+            chosen = solved(*awaiting(ahead, traced(ahead), traced), traced)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
-                chosen = _loading_ahead(chosen, traced, stages, target, options)
-                best = improved(chosen, traced, target, options)
-                return _with_buffers(*best, traced, target, options)
-    chosen = solved(fn, drawn, traced, target, options)
+                best = improved(_loading_ahead(chosen, traced), traced)
+                return _with_buffers(*best, traced)
+    chosen = solved(fn, drawn, traced)
     if not np.isfinite(chosen.solution.price):
         raise of_solution(fn, chosen.solution)
-    chosen = _loading_ahead(chosen, traced, stages, target, options)
-    best = improved(chosen, traced, target, options)
-    others = _with_buffers(*best, traced, target, options)
-    return _keeping_lines(*others, traced, target, options)
+    best = improved(_loading_ahead(chosen, traced), traced)
+    return _keeping_lines(*_with_buffers(*best, traced), traced)
 
 
-def _with_buffers(
-    graph: Graph,
-    solution: Solution,
-    traced: Callable[..., Sketch],
-    target: Target,
-    options: Any,
-) -> tuple[Graph, Solution]:
+def _with_buffers(graph: Graph, solution: Solution, traced: Tracer) -> tuple[Graph, Solution]:
     """Return layouts of a kernel whose converted operands come from buffers, or those of the kernel."""
     fn, places = graph.jits[0], converted_operands(graph, solution)
-    if not places or not target.has("nvidia.cp_async"):
+    if not places or not traced.has("nvidia.cp_async"):
         return graph, solution
     other = through_buffers(fn, traced(fn), places)
     if other is fn or exhausted():
         return graph, solution
-    chosen = solved(other, traced(other), traced, target, options)
+    chosen = solved(other, traced(other), traced)
     finite = np.isfinite(chosen.solution.price)
     return (chosen.graph, chosen.solution) if finite else (graph, solution)
 
 
-def _keeping_lines(
-    graph: Graph,
-    solution: Solution,
-    traced: Callable[..., Sketch],
-    target: Target,
-    options: Any,
-) -> tuple[Graph, Solution]:
+def _keeping_lines(graph: Graph, solution: Solution, traced: Tracer) -> tuple[Graph, Solution]:
     """Return layouts of a kernel whose transposed tile stays in the L2 cache, or those of the kernel."""
-    kept = with_kept_lines(graph, solution, target, _converts_tiles(graph, solution))
+    kept = with_kept_lines(graph, solution, traced.target, _converts_tiles(graph, solution))
     if kept is graph.jits[0] or exhausted():
         return graph, solution
-    chosen = solved(kept, traced(kept), traced, target, options)
+    chosen = solved(kept, traced(kept), traced)
     return chosen.graph, chosen.solution
 
 
@@ -222,13 +180,10 @@ def _converts_tiles(graph: Graph, solution: Solution) -> bool:
     return False
 
 
-def _loading_ahead(
-    chosen: Chosen, traced: Callable[..., Sketch], stages: int, target: Target, options: Any
-) -> Chosen:
+def _loading_ahead(chosen: Chosen, traced: Tracer) -> Chosen:
     """Return layouts of a kernel that loads ahead what nothing copies ahead, or those of the kernel."""
-    if stages < 2 or not target.has("nvidia.cp_async") or chosen.drawn.warps:
+    if traced.stages < 2 or not traced.has("nvidia.cp_async") or chosen.drawn.warps:
         return chosen
-    threads = int(options.num_warps) * target.warp_size
     forms: tuple[tuple[Any, Callable[..., Any]], ...] = (
         (partial(loaded_ahead, traced), _aligned),
         (summed_by_threads, vector_of),
@@ -246,9 +201,9 @@ def _loading_ahead(
             if access.place is not None
         }
         with contextlib.suppress(GluonError):  # a mask that an access cannot have
-            other = written(chosen.fn, chosen.drawn, threads, runs)
+            other = written(chosen.fn, chosen.drawn, traced.threads, runs)
             if other is not chosen.fn and not exhausted():
-                new = solved(other, traced(other), traced, target, options)
+                new = solved(other, traced(other), traced)
                 least = chosen.solution.price if written is summed_by_threads else np.inf
                 chosen = new if new.solution.price < least else chosen
     return chosen
@@ -259,104 +214,66 @@ def _aligned(_: AnyLayout, access: Access) -> int:
     return access.together
 
 
-def _with_loops(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    fewer: bool,
-) -> tuple[Any, Sketch]:
+def _with_loops(fn: Any, drawn: Sketch, traced: Tracer, fewer: bool) -> tuple[Any, Sketch]:
     """Return a kernel with its loops of products in the form that costs least, and its trace."""
-    forms = with_strided_tiles(fn, drawn, traced, target) if stages > 1 else ()
+    forms = with_strided_tiles(fn, drawn, traced) if traced.stages > 1 else ()
     for tiled, trace, any_order in forms:
-        formed = _formed(tiled, trace, traced, stages, target, warps, fewer, any_order)
-        if strided_tiles_pay(formed[0], trace, target, warps):
+        formed = _formed(tiled, trace, traced, fewer, any_order)
+        if strided_tiles_pay(formed[0], trace, traced):
             return formed
-    tiled = with_tiles(fn, drawn, traced, target)
-    fn, drawn, any_order = in_one_walk(*tiled, traced, target)
-    return _formed(fn, drawn, traced, stages, target, warps, fewer, any_order)
+    fn, drawn, any_order = in_one_walk(*with_tiles(fn, drawn, traced), traced)
+    return _formed(fn, drawn, traced, fewer, any_order)
 
 
 def _formed(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    fewer: bool,
-    any_order: bool = False,
+    fn: Any, drawn: Sketch, traced: Tracer, fewer: bool, any_order: bool
 ) -> tuple[Any, Sketch]:
     """Return a kernel with its loops of products in the form that costs least, and its trace.
 
     Args:
         any_order: steps of loops may come in any order.
     """
-    alone = hoisted(fn, drawn.jits)
-    if alone is not fn:
-        fn, drawn = alone, traced(alone)
-    if any_order:
-        fn, drawn = _after(with_adjacent_loops, fn, drawn, traced)
-    for change in (
-        partial(with_reciprocals, target=target),
-        partial(summed_by_lanes, target=target),
+    fn, drawn = traced.after(
+        fn,
+        drawn,
+        hoisted,
+        *([with_adjacent_loops] if any_order else []),
+        partial(with_reciprocals, target=traced.target),
+        partial(summed_by_lanes, target=traced.target),
         guarded,
         with_fused_differences,
-        partial(with_summed_powers, target=target),
-    ):
-        fn, drawn = _after(change, fn, drawn, traced)
-    if any_order:
-        fn, drawn = _after(with_shared_names, fn, drawn, traced)
-    if target.has("nvidia.tcgen05") and chosen_form() != "pipelined":
-        special = _in_one(fn, drawn, traced, stages, target, warps)
+        partial(with_summed_powers, target=traced.target),
+        *([with_shared_names] if any_order else []),
+    )
+    if traced.has("nvidia.tcgen05") and chosen_form() != "pipelined":
+        special = _in_one(fn, drawn, traced)
         if special is not fn:
             return special, traced(special)
-    room = target.architecture.limits.shared_memory
-    pipelined = staged(fn, drawn, stages, target.has("nvidia.tma"), room)
+    pipelined = staged(fn, drawn, traced.stages, traced.has("nvidia.tma"), traced.room)
     if pipelined is fn:
-        pipelined = tiles_ahead(fn, drawn, stages, target, warps)
+        pipelined = tiles_ahead(fn, drawn, traced)
     form = chosen_form() or (None if pipelined is not fn else "specialized")
     for write in (
-        partial(_in_partitions, fn, drawn, traced, stages, target, warps, form, fewer, any_order),
-        partial(in_tensor_memory, fn, drawn, traced, stages, target, warps, form),
-        partial(specialized, fn, drawn, stages, target, warps, form),
+        partial(_in_partitions, fn, drawn, traced, form, fewer, any_order),
+        partial(in_tensor_memory, fn, drawn, traced, form),
+        partial(specialized, fn, drawn, traced, form),
     ):
         special = write()
         if special is not fn:
-            drawn = traced(special)
-            begun = with_first_products(special, drawn)
-            return (special, drawn) if begun is special else (begun, traced(begun))
+            return traced.after(special, traced(special), with_first_products)
     return (pipelined, traced(pipelined)) if pipelined is not fn else (fn, drawn)
 
 
-def _after(
-    change: Callable[[Any, Sketch], Any], fn: Any, drawn: Sketch, traced: Callable[..., Sketch]
-) -> tuple[Any, Sketch]:
-    """Return a kernel after a change of its text, and its trace."""
-    changed = change(fn, drawn)
-    return (fn, drawn) if changed is fn else (changed, traced(changed))
-
-
 def _in_partitions(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    form: Optional[str],
-    fewer: bool,
-    any_order: bool,
+    fn: Any, drawn: Sketch, traced: Tracer, form: Optional[str], fewer: bool, any_order: bool
 ) -> Any:
     """Return a kernel in partitions, which scale maxima in place of all products and load vectors ahead; the kernel where that does not pay."""
-    rest = (traced, stages, target, warps, form, fewer, any_order)
+    rest = (traced, form, fewer, any_order)
     scaled = with_scaled_maxima(fn, drawn)
     for one in (scaled, fn) if scaled is not fn else (fn,):
         with contextlib.suppress(GluonError):  # numbers whose types differ
             own = drawn if one is fn else traced(one)
-            ahead = vectors_ahead(one, own, warps * target.warp_size)
+            ahead = vectors_ahead(one, own, traced.threads)
             for other in (ahead, one) if ahead is not one else (one,):
                 special = in_partitions(other, own if other is one else traced(other), *rest)
                 if special is not other:
@@ -364,59 +281,45 @@ def _in_partitions(
     return fn
 
 
-def _in_one(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], stages: int, target: Target, warps: int
-) -> Any:
+def _in_one(fn: Any, drawn: Sketch, traced: Tracer) -> Any:
     """Return a kernel in partitions with the loops of its functions in its own text; the kernel where that cannot be."""
     try:
-        alone = taken_alone(fn, drawn)
-        before = drawn if alone is fn else traced(alone)
-        whole = inlined(alone, before)
-        if whole is alone:
+        whole, own, inlined = in_own_text(fn, drawn, traced)
+        if not inlined:
             return fn
-        own = traced(whole)
-        lifted = hoisted(whole, own.jits)
-        if lifted is not whole:
-            whole, own = lifted, traced(lifted)
-        written = in_tensor_memory(whole, own, traced, stages, target, warps)
+        whole, own = traced.after(whole, own, hoisted)
+        written = in_tensor_memory(whole, own, traced)
         return fn if written is whole else written
     except GluonError:  # a part of the kernel that no trace has seen
         return fn
 
 
-def _ahead(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[[Any], Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    room: int,
-) -> Iterator[Any]:
+def _ahead(fn: Any, drawn: Sketch, traced: Tracer) -> Iterator[Any]:
     """Yield forms of a kernel whose loops of products load ahead, the best first."""
-    if stages > 1 and target.has("nvidia.tcgen05") and warps >= GROUP:
-        yield accumulated(fn, drawn, stages, room)
-    if stages > 1 and target.has("nvidia.cp_async"):
-        whole, own = joined(fn, drawn, traced) if target.has("nvidia.wgmma") else (fn, drawn)
+    warps, width, threads = traced.warps, traced.target.warp_size, traced.threads
+    if traced.stages > 1 and traced.has("nvidia.tcgen05") and warps >= GROUP:
+        yield accumulated(fn, drawn, traced.stages, traced.room)
+    if traced.stages > 1 and traced.has("nvidia.cp_async"):
+        whole, own = joined(fn, drawn, traced) if traced.has("nvidia.wgmma") else (fn, drawn)
         if whole is not fn:
-            ahead = prefetched(whole, own, stages, target.has, warps, room)
+            ahead = prefetched(whole, own, traced)
             yield ahead if ahead is not whole else fn
         lines: dict[Place, int] = {}
-        if target.has("nvidia.wgmma") and any(drawn.bytes.values()):
-            lines = lines_of(build(drawn, target.warp_size, warps))
-        yield prefetched(fn, drawn, stages, target.has, warps, room, lines=lines)
-        narrow = _narrow(build(drawn, target.warp_size, warps))
-        moved = with_moving_bases(fn, drawn, narrow, warps * target.warp_size)
+        if traced.has("nvidia.wgmma") and any(drawn.bytes.values()):
+            lines = lines_of(build(drawn, width, warps))
+        yield prefetched(fn, drawn, traced, lines=lines)
+        narrow = _narrow(build(drawn, width, warps))
+        moved = with_moving_bases(fn, drawn, narrow, threads)
         if moved is not fn:
             own = traced(moved)
-            rest = _narrow(build(own, target.warp_size, warps))
-            ahead = prefetched(moved, own, stages, target.has, warps, room, rest, lines)
+            rest = _narrow(build(own, width, warps))
+            ahead = prefetched(moved, own, traced, rest, lines)
             yield ahead if ahead is not moved else fn
         if narrow:
-            yield prefetched(fn, drawn, stages, target.has, warps, room, narrow, lines)
-    elif stages > 1:
-        yield prefetched(fn, drawn, stages, target.has, warps, room)
-        yield buffered(fn, drawn, warps, target.warp_size)
+            yield prefetched(fn, drawn, traced, narrow, lines)
+    elif traced.stages > 1:
+        yield prefetched(fn, drawn, traced)
+        yield buffered(fn, drawn, threads)
 
 
 def _copied(graph: Graph) -> bool:

@@ -20,7 +20,7 @@ from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import Graph
 from gluon_write.text.original_places import original_of
 from gluon_write.text.syntax import nodes_in
-from gluon_write.tracing.sketcher import sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["Chosen", "Names", "layouts_of", "names_of"]
 
@@ -104,7 +104,7 @@ def layouts_of(file: str, line: int, target: Optional[str]) -> list[Chosen]:
             argument="LAYOUT",
             expected=f"a line with one of {', '.join(_lines(tree, path, known))}",
             got=f"{file}:{line}",
-            remedy="A scalar, a tensor that nothing reads, and one that a descriptor replaces has none.",
+            remedy="Scalars, tensors that nothing reads, and those that a descriptor replaces have none.",
         )
     return list(unique.values())
 
@@ -113,11 +113,11 @@ def names_of(form: Form, target: Target) -> Optional[Names]:
     """Return the names of a layout-free kernel's source; None where the compiled kernel has the source's statements,
     so that its own values are those of the source."""
     source, options = form.source, _options(form, target)
-    facts = source.fn, source.signature, source.constants, source.attrs, target, options
-    graph, solution = chosen_for(*facts)
+    facts = source.signature, source.constants, source.attrs, target, options
+    graph, solution = chosen_for(source.fn, *facts)
     if all(original_of(jit) == jit.src for jit in graph.jits):
         return None
-    return Names(sketch(*facts).program, _chosen_in(form.name, graph, solution))
+    return Names(Tracer(*facts)(source.fn).program, _chosen_in(form.name, graph, solution))
 
 
 def _options(form: Form, target: Target) -> Any:

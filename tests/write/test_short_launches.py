@@ -14,6 +14,7 @@ from gluon_write.partitions.row_bounds import RowBound, row_bounds
 from gluon_write.partitions.short_launches import ShortLaunches
 from gluon_write.porting.port import port
 from gluon_write.preferred import chosen_form, chosen_warps
+from gluon_write.tracing.tracer import Tracer
 from gluon_write.writing.short_text import host_text
 
 pytestmark = pytest.mark.once
@@ -64,9 +65,8 @@ def test_the_host_chooses_a_form_for_each_launch(monkeypatch):
     monkeypatch.setattr(
         gluon_write.explicit, "short_launches_of", lambda *a: None if chosen_form() else short
     )
-    assert (
-        written(doubled, None, [doubled], registry().target("sm_90"), None) is None
-    )  # no partitions
+    traced = Tracer({}, {}, {}, registry().target("sm_90"), None)
+    assert written(doubled, None, [doubled], traced) is None  # no partitions
 
     def launch(n, programs, **options):
         x, y = np.arange(n, dtype=np.float32), np.zeros(n, np.float32)

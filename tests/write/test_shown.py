@@ -93,7 +93,7 @@ def test_one_value_makes_a_picture(file, tmp_path):
         (":10:nothing", "no such value with a layout; expected"),
         (":10:nothing", "10:NAME, NAME one of value, place, got"),
         (":1", "expected a line with one of place (line 9), value (line 10)"),
-        (":1", "one that a descriptor replaces has none"),
+        (":1", "those that a descriptor replaces have none"),
         ("", "expected FILE:LINE, with a number, got"),
         (":value", "expected FILE:LINE, with a number, got"),
     ],

@@ -30,7 +30,8 @@ from gluon_core._triton import unwrap
 from gluon_write.porting.library_text import library_texts
 from gluon_write.text.form import Form, bounds_of, changed_copy, factor, one_line
 from gluon_write.text.syntax import mentions, nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["described"]
 
@@ -64,7 +65,7 @@ class _Family:
 
 def described(fn: Any, drawn: Sketch) -> Any:
     """Return a kernel whose blocks are tiles of descriptors, or the kernel where one of them cannot be."""
-    readers = [_Reader(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+    readers = [_Blocks(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
     own = [r for r in readers if not any(r.kind_of_function(name) for name in _NAMES)]
     if not any(True for r in own for _ in r.calls("block_of")):
         return fn
@@ -95,7 +96,7 @@ def _head(source: str) -> tuple[Optional[str], str]:
     return ast.get_docstring(tree), ast.unparse(tree.args)
 
 
-def _families(readers: list[_Reader]) -> list[_Family]:
+def _families(readers: list[_Blocks]) -> list[_Family]:
     """Return the blocks of a kernel with all of their names.
 
     Raises:
@@ -130,16 +131,12 @@ def _families(readers: list[_Reader]) -> list[_Family]:
     return families
 
 
-class _Reader(Form):
+class _Blocks(TracedForm):
     """Read and edit the blocks of one function."""
 
     def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.fn, self.number, self.drawn = fn, number, drawn
-        self.space = next((n for n, value in self.scope.items() if value is language), "gl")
-        self.starts = [0]
-        for line in self.source.splitlines(keepends=True):
-            self.starts.append(self.starts[-1] + len(line.encode()))
+        super().__init__(fn, number, drawn)
+        self.fn = fn
         self.edits: list[tuple[int, int, str]] = []
 
     # -- questions ------------------------------------------------------------------------------
@@ -170,7 +167,7 @@ class _Reader(Form):
             raise _Unable
         return first.id
 
-    def flows(self, name: str, readers: dict[int, _Reader]) -> Iterator[tuple[int, str]]:
+    def flows(self, name: str, readers: dict[int, _Blocks]) -> Iterator[tuple[int, str]]:
         """Yield the names that get a block from another name, in this function and those that it calls."""
         for node in nodes_in(self.tree):
             if isinstance(node, ast.Assign) and self.is_call(node.value, "block_moved"):
@@ -281,7 +278,7 @@ class _Reader(Form):
         steps = {name: self._induction(name) for name in names}
         for node in nodes_in(self.tree):
             if isinstance(node, ast.arg) and node.arg in names:
-                end = self._range_of(node)[1]
+                end = self.range_of(node)[1]
                 self.edits.append((end, end, f", {node.arg}_0, {node.arg}_1"))
             elif isinstance(node, ast.Assign):
                 self._assignment(node, names, steps)
@@ -346,8 +343,7 @@ class _Reader(Form):
         count = size.value if isinstance(size, ast.Constant) else 0
         if isinstance(size, ast.Name):
             count = unwrap(self.drawn.constants.get(size.id))
-        place = place_of(call.args[0], self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(call.args[0])
         bits = [getattr(getattr(value.type, "pointee", None), "bits", 0) for value in values]
         return count * min(bits, default=0) // 8 if isinstance(count, int) else 0
 
@@ -363,8 +359,7 @@ class _Reader(Form):
         arguments = {arg.arg for arg in self.tree.args.args}
         if not isinstance(pointer, ast.Name) or pointer.id not in arguments or family.checked:
             return None
-        place = place_of(offset, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(offset)
         scalars = [v for v in values if not getattr(v.type, "dims", ()) and hasattr(v.type, "bits")]
         if line < _LEAST_LINE or not values or len(scalars) != len(values):
             return None
@@ -453,12 +448,8 @@ class _Reader(Form):
 
     # -- edits ----------------------------------------------------------------------------------
 
-    def _range_of(self, node: Any) -> tuple[int, int]:
-        first = self.starts[node.lineno - 1] + node.col_offset
-        return first, self.starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-
     def _replace(self, node: Any, text: str) -> None:
-        self.edits.append((*self._range_of(node), text))
+        self.edits.append((*self.range_of(node), text))
 
 
 def call_column(reader: Form, call: ast.Call) -> int:

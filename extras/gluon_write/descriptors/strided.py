@@ -29,9 +29,18 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.loops.loops import viewed
-from gluon_write.text.form import bounds_of, changed_copy, edited, free_name, one_line
+from gluon_write.text.form import changed_copy, edited, free_name, one_line
 from gluon_write.text.polynomials import Monomial, Polynomial
-from gluon_write.text.syntax import argument, nodes_in, operands_of, reads, stores
+from gluon_write.text.syntax import (
+    argument,
+    arguments,
+    calls_in,
+    first_of,
+    nodes_in,
+    operands_of,
+    reads,
+    stores,
+)
 from gluon_write.text.unread import without_unread
 from gluon_write.tracing.axes import Axes
 from gluon_write.tracing.index_forms import IndexForms, NoIndex, Range
@@ -89,19 +98,18 @@ def strided(fn: Any, drawn: Sketch, steps: bool = False) -> Any:
             which one ends is 0.
     """
     try:
-        reader = _Reader(fn, drawn, steps)
+        reader = _StridedTiles(fn, drawn, steps)
         text = reader.text()
     except NoIndex:
         return fn
     return fn if text is None else changed_copy(fn, drawn.jits, {0: text}, {})
 
 
-class _Reader(IndexForms):
+class _StridedTiles(IndexForms):
     def __init__(self, fn: Any, drawn: Sketch, steps: bool):
         super().__init__(fn, drawn)
         self.steps, self.ends = steps, set[str]()  # extents at which loops end
         self.stepping: dict[ast.expr, str] = {}  # ends of loops that get a step
-        self.space = next((n for n, value in self.scope.items() if value is language), "gl")
         self.axes: dict[int, Axes] = {}
 
     def text(self) -> Optional[str]:
@@ -132,7 +140,7 @@ class _Reader(IndexForms):
                 except NoIndex:
                     if node in needed:
                         raise
-        taken = {*re.findall(r"\w+", self.source), *self.scope}
+        taken = self.names_in_use()
         names: dict[Any, str] = {}
         behind: dict[str, str] = {}
         for node, tile in tiles.items():
@@ -148,8 +156,7 @@ class _Reader(IndexForms):
         text = edited(self.source, edits)
         lines = text.splitlines()
         body = self.tree.body
-        is_text = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-        first = body[1 if is_text and len(body) > 1 else 0]
+        first = first_of(body)
         indent = " " * first.col_offset
         makers = [f"{name} = {self._maker(parts)}" for parts, name in names.items()]
         if behind:
@@ -192,7 +199,7 @@ class _Reader(IndexForms):
         for loop in nodes_in(self.tree):
             if not isinstance(loop, ast.For):
                 continue
-            calls = [n for n in nodes_in(loop) if isinstance(n, ast.Call)]
+            calls = calls_in(loop)
             products = [n for n in calls if self.called(n) is portable.mma and operands_of(n)]
             names = {viewed(one, self) for product in products for one in operands_of(product)}
             for statement in loop.body:
@@ -234,7 +241,7 @@ class _Reader(IndexForms):
         """
         writes = self.called(node) is language.store
         names = ("pointer", "value", "mask") if writes else ("pointer", "mask", "other")
-        words = dict(zip(names, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
+        words = arguments(node, names)
         if len(node.args) > 3 or set(words) - {*names, *_HINTS}:
             raise NoIndex
         other = words.get("other")
@@ -254,8 +261,7 @@ class _Reader(IndexForms):
 
     def _base(self, form: Polynomial, node: ast.expr) -> tuple[str, int]:
         """Return the parameter that a pointer begins at, and the bytes of an element."""
-        place = place_of(node, 0)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(node)
         kinds = {
             (tuple(getattr(v.type, "dims", ())), getattr(v.type, "element", v.type)) for v in values
         }
@@ -275,9 +281,7 @@ class _Reader(IndexForms):
         """Return the types of the parameters that are no constants."""
         functions = self.drawn.program.functions.values()
         kernel = next(one for one in functions if one.name == self.tree.name)
-        listed = self.tree.args
-        names = [a.arg for a in (*listed.posonlyargs, *listed.args, *listed.kwonlyargs)]
-        passed = [name for name in names if name not in self.drawn.constants]
+        passed = [name for name in self.parameters if name not in self.drawn.constants]
         return {name: one.type for name, one in zip(passed, kernel.arguments)}
 
     @cached_property
@@ -291,8 +295,7 @@ class _Reader(IndexForms):
         names = {n for n, kind in self.types.items() if getattr(kind, "bits", 0) == _LONG}
         for statement in nodes_in(self.tree):
             if isinstance(statement, ast.Assign):
-                place = place_of(statement.value, 0)
-                values = self.drawn.returned.get(place, ()) if place else ()
+                values = self.values_of(statement.value)
                 if any(getattr(value.type, "bits", 0) == _LONG for value in values):
                     names |= stores(statement)
         return names
@@ -306,12 +309,7 @@ class _Reader(IndexForms):
         if mask is None:
             return []
         if isinstance(mask, ast.Name):
-            assigned = self.reaching(mask.id, mask)
-            if not isinstance(assigned, ast.Assign) or not isinstance(
-                assigned.targets[0], ast.Name
-            ):
-                raise NoIndex
-            limits = self._limits(assigned.value)
+            limits = self._limits(self._value_of(mask))
             for _, limit in limits:
                 if not self.is_known(limit, self.statement_of(mask)):
                     raise NoIndex
@@ -326,15 +324,21 @@ class _Reader(IndexForms):
             return [self._one_limit(one, kept[0]) for one in self._vectors(mask.value)]
         return [self._one_limit(mask, None)]
 
+    def _value_of(self, name: ast.Name) -> ast.expr:
+        """Return the value that a name has where it is read.
+
+        Raises:
+            NoIndex: several statements assign it, or one of another kind.
+        """
+        assigned = self.reaching(name.id, name)
+        if not isinstance(assigned, ast.Assign) or not isinstance(assigned.targets[0], ast.Name):
+            raise NoIndex
+        return assigned.value
+
     def _vectors(self, mask: ast.expr) -> list[ast.expr]:
         """Return the comparisons of a mask of one dimension."""
         if isinstance(mask, ast.Name):
-            assigned = self.reaching(mask.id, mask)
-            if not isinstance(assigned, ast.Assign) or not isinstance(
-                assigned.targets[0], ast.Name
-            ):
-                raise NoIndex
-            return self._vectors(assigned.value)
+            return self._vectors(self._value_of(mask))
         if isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.BitAnd):
             return [*self._vectors(mask.left), *self._vectors(mask.right)]
         return [mask]
@@ -443,7 +447,7 @@ class _Reader(IndexForms):
                 continue
             if not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "range":
                 continue
-            begin, end, _ = bounds_of([self.text_of(arg) for arg in loop.iter.args])
+            begin, end, _ = self.bounds(loop)
             counted = rf"{self.space}\.cdiv\({re.escape(extent)}, \w+\)"
             if begin != "0" or not (end == extent or re.fullmatch(counted, end)):
                 continue

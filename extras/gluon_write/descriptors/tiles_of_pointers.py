@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from math import prod
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from gluon_core.errors import GluonError
-from gluon_core.plugin.targets import Target
 from gluon_write.descriptors.describe import described
 from gluon_write.descriptors.strided import strided
 from gluon_write.loops.loops import viewed
-from gluon_write.loops.tile_loops import LoopsOfTiles
+from gluon_write.loops.tile_loops import loops_of_tiles
 from gluon_write.partitions.partitions import SHARERS
 from gluon_write.partitions.shared_walk import DEALT
 from gluon_write.partitions.walk import walking
@@ -19,26 +18,24 @@ from gluon_write.pipelines.tiles_ahead import has_several_products, reads_tiles
 from gluon_write.preferred import chosen_form
 from gluon_write.rewrites.adjacent import with_adjacent_loops
 from gluon_write.rewrites.hoist import hoisted
-from gluon_write.rewrites.inline import inlined
+from gluon_write.rewrites.inline import in_own_text
 from gluon_write.rewrites.wider_steps import takes_any_order, with_wider_steps
 from gluon_write.text.syntax import argument, mentions, operands_of, stores
-from gluon_write.tracing.branches import taken_alone
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["in_one_walk", "strided_tiles_pay", "with_strided_tiles", "with_tiles"]
 
 _HALF = 128  # registers of a thread
 
 
-def with_tiles(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
-) -> tuple[Any, Sketch]:
+def with_tiles(fn: Any, drawn: Sketch, traced: Tracer) -> tuple[Any, Sketch]:
     """Return a kernel with tiles for blocks, where the target's unit copies them, and its trace.
 
     Loops of several products keep pointers unless they can be in partitions whose programs walk over the grid: as tiles they took
     1.1 to 1.3 of the time on an H200.
     """
-    tiled = described(fn, drawn) if target.has("nvidia.tma") else fn
+    tiled = described(fn, drawn) if traced.has("nvidia.tma") else fn
     if tiled is fn:
         return fn, drawn
     try:
@@ -48,14 +45,14 @@ def with_tiles(
     loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
     if not loads or loads != other.copied:
         return fn, drawn
-    if not has_several_products(other, target):
+    if not has_several_products(other, traced.target):
         return tiled, other
     walks = chosen_form() != "pipelined" and walking(tiled, other) is not None
     return (tiled, other) if walks else (fn, drawn)
 
 
 def with_strided_tiles(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
+    fn: Any, drawn: Sketch, traced: Tracer
 ) -> Iterator[tuple[Any, Sketch, bool]]:
     """Yield forms of a kernel with tiles for strided pointers and its loops of products in its own text, their traces, and True where steps
     may come in any order.
@@ -63,65 +60,51 @@ def with_strided_tiles(
     None where other loads than such tiles are operands, or the unit does not read them from shared memory. The first
     takes several steps of an online softmax at once.
     """
-    unit = target.has("nvidia.wgmma") or target.has("nvidia.tcgen05")
-    if not unit or not target.has("nvidia.tma") or chosen_form() == "pipelined":
+    unit = traced.has("nvidia.wgmma") or traced.has("nvidia.tcgen05")
+    if not unit or not traced.has("nvidia.tma") or chosen_form() == "pipelined":
         return
     try:
-        alone = taken_alone(fn, drawn)
-        before = drawn if alone is fn else traced(alone)
-        whole = inlined(alone, before)
-        own = before if whole is alone else traced(whole)
+        whole, own, _ = in_own_text(fn, drawn, traced)
     except GluonError:  # a part of the kernel has no trace
         return
-    any_order = target.has("nvidia.wgmma") and takes_any_order(whole, own)
-    wide = with_wider_steps(whole, own) if target.has("nvidia.wgmma") else whole
+    any_order = traced.has("nvidia.wgmma") and takes_any_order(whole, own)
+    wide = with_wider_steps(whole, own) if traced.has("nvidia.wgmma") else whole
     if wide is not whole:
         with contextlib.suppress(GluonError):  # a size that does not fit the others
-            tiled = _tiled(wide, traced(wide), traced, target)
+            tiled = _tiled(wide, traced(wide), traced)
             if tiled is not None:
                 yield *tiled, any_order
-    tiled = _tiled(whole, own, traced, target)
+    tiled = _tiled(whole, own, traced)
     if tiled is not None:
         yield *tiled, any_order
 
 
-def in_one_walk(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target
-) -> tuple[Any, Sketch, bool]:
+def in_one_walk(fn: Any, drawn: Sketch, traced: Tracer) -> tuple[Any, Sketch, bool]:
     """Return a kernel whose functions have steps of one online softmax in its own text, where their loops may follow each other, its
     trace, and True; or the kernel, its trace, and False."""
-    if target.has("nvidia.wgmma") and chosen_form() != "pipelined":
+    if traced.has("nvidia.wgmma") and chosen_form() != "pipelined":
         with contextlib.suppress(GluonError):  # a part of the kernel has no trace
-            alone = taken_alone(fn, drawn)
-            before = drawn if alone is fn else traced(alone)
-            whole = inlined(alone, before)
-            if whole is alone:
-                return fn, drawn, False
-            own = traced(whole)
-            follows = with_adjacent_loops(whole, own) is not whole
-            if follows and reads_tiles(own, target) and takes_any_order(whole, own):
+            whole, own, inlined = in_own_text(fn, drawn, traced)
+            follows = inlined and with_adjacent_loops(whole, own) is not whole
+            if follows and reads_tiles(own, traced.target) and takes_any_order(whole, own):
                 return whole, own, True
     return fn, drawn, False
 
 
-def _tiled(
-    whole: Any, own: Sketch, traced: Callable[..., Sketch], target: Target
-) -> Optional[tuple[Any, Sketch]]:
+def _tiled(whole: Any, own: Sketch, traced: Tracer) -> Optional[tuple[Any, Sketch]]:
     try:
-        tiled = strided(whole, own, steps=target.has("nvidia.tcgen05"))  # its sums begin in a step
+        tiled = strided(whole, own, steps=traced.has("nvidia.tcgen05"))  # its sums begin in a step
         if tiled is whole:
             return None
-        other = traced(tiled)
-        alone = hoisted(tiled, other.jits)  # products within expressions are read, too
-        if alone is not tiled:
-            tiled, other = alone, traced(alone)
+        # Products within expressions are read, too.
+        tiled, other = traced.after(tiled, traced(tiled), hoisted)
     except GluonError:  # tiles cannot have a place
         return None
     loads = {place for place, name in other.functions.items() if name == "gl.portable.load"}
-    return (tiled, other) if loads == other.copied and reads_tiles(other, target) else None
+    return (tiled, other) if loads == other.copied and reads_tiles(other, traced.target) else None
 
 
-def strided_tiles_pay(formed: Any, tiled: Sketch, target: Target, warps: int) -> bool:
+def strided_tiles_pay(formed: Any, tiled: Sketch, traced: Tracer) -> bool:
     """Return True if tiles of strided pointers pay in the form that a kernel got.
 
     On Hopper they do where three groups of rows share them, and where programs are dealt blocks of different work, as
@@ -131,20 +114,20 @@ def strided_tiles_pay(formed: Any, tiled: Sketch, target: Target, warps: int) ->
     Partitions begin about 4 us later there.
 
     Args:
-        tiled: the trace of the kernel with tiles. warps: of the launch.
+        tiled: the trace of the kernel with tiles.
     """
-    if _is_asked(target):
+    if _is_asked(traced):
         return "tma_ring" in formed.src
-    if _multiplies_tiles(tiled, target, warps):
+    if _multiplies_tiles(tiled, traced):
         return "tma_ring" in formed.src or ".portable.pipeline(" in formed.src
     groups = "consumers=" in formed.src
     shared = f"consumers={SHARERS}" in formed.src
-    return shared or groups and (_deals(formed) or _is_crowded(tiled, target, warps))
+    return shared or groups and (_deals(formed) or _is_crowded(tiled, traced))
 
 
-def _multiplies_tiles(tiled: Sketch, target: Target, warps: int) -> bool:
+def _multiplies_tiles(tiled: Sketch, traced: Tracer) -> bool:
     """Return True if no product of a loop waits for another one: all operands are tiles."""
-    readers = [LoopsOfTiles(jit, i, tiled, target, warps) for i, jit in enumerate(tiled.jits)]
+    readers = loops_of_tiles(tiled, traced.target, traced.warps)
     pairs = [(reader, loop) for reader in readers for loop in reader.loops()]
     return bool(pairs) and all(
         viewed(one, reader) in loop.tiles
@@ -154,15 +137,15 @@ def _multiplies_tiles(tiled: Sketch, target: Target, warps: int) -> bool:
     )
 
 
-def _is_crowded(tiled: Sketch, target: Target, warps: int) -> bool:
+def _is_crowded(tiled: Sketch, traced: Tracer) -> bool:
     """Return True if a sum that a loop carries takes half the registers of a launch's threads."""
-    readers = [LoopsOfTiles(jit, i, tiled, target, warps) for i, jit in enumerate(tiled.jits)]
+    readers = loops_of_tiles(tiled, traced.target, traced.warps)
     for reader in readers:
         for loop in reader.loops():
             for product in loop.products:
                 kind, acc = reader.type_of(product), argument(product, 2, "acc")
                 carried = acc is not None and mentions(acc) & stores(loop.node)
-                if kind and carried and prod(kind[0]) >= _HALF * warps * target.warp_size:
+                if kind and carried and prod(kind[0]) >= _HALF * traced.threads:
                     return True
     return False
 
@@ -173,6 +156,6 @@ def _deals(formed: Any) -> bool:
     return any(DEALT in one.src for one in functions)
 
 
-def _is_asked(target: Target) -> bool:
+def _is_asked(traced: Tracer) -> bool:
     """Return True where all rings of strided tiles pay, or a caller asks for them."""
-    return target.has("nvidia.tcgen05") or chosen_form() == "specialized"
+    return traced.has("nvidia.tcgen05") or chosen_form() == "specialized"

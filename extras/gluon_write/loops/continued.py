@@ -64,7 +64,7 @@ def continuation(
     behind = read(second)
     if behind is None or not behind.tiles or _loads(loop) != _loads(behind):
         return None
-    parts = [*behind.ahead, *(tile.statement for tile in behind.tiles.values())]
+    parts = [*behind.ahead, *behind.loads]
     needed = fixed.union(*map(mentions, parts))
     return None if needed & {name for s in between for name in stores(s)} else behind
 

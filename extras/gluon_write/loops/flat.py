@@ -22,8 +22,8 @@ from gluon_core import language, portable
 from gluon_core._triton import tl
 from gluon_write.loops.loops import falling
 from gluon_write.text.form import Form, bounds_of, factor, free_name
-from gluon_write.text.syntax import argument, mentions, nodes_in, reads, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.text.syntax import argument, calls_in, mentions, nodes_in, reads, stores
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["Around", "around", "lines_of", "room_of"]
 
@@ -86,7 +86,7 @@ def around(
     for statement in reversed(before):
         if not stores(statement) & wanted:
             continue
-        calls = (c for c in nodes_in(statement) if isinstance(c, ast.Call))
+        calls = calls_in(statement)
         if not isinstance(statement, _PURE) or any(reader.called(c) in _FREE for c in calls):
             return None
         ahead.insert(0, statement)
@@ -126,8 +126,7 @@ def room_of(reader: Form, drawn: Sketch, node: ast.For, stages: int) -> int:
 
 def _bytes(drawn: Sketch, node: Optional[ast.expr]) -> int:
     """Return the bytes of the tensor that an expression gave."""
-    place = place_of(node, 0)
-    values = drawn.returned.get(place, ()) if place else ()
+    values = drawn.values_of(node, 0)
     size = max((int(getattr(value.type.element, "bits", 32)) // 8 for value in values), default=0)
     for extent in values[0].type.dims if values else ():
         size *= extent

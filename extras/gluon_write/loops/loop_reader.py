@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Callable, Collection, Mapping, Optional
 
 from gluon_core import language, portable
@@ -18,9 +17,17 @@ from gluon_write.loops.loops import (
     orders_memory,
     viewed,
 )
-from gluon_write.text.form import Form
-from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of, reads, stores
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.text.syntax import (
+    argument,
+    calls_in,
+    mentions,
+    nodes_in,
+    operands_of,
+    reads,
+    stores,
+)
+from gluon_write.tracing.sketch import Place, Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["LoopReader"]
 
@@ -29,7 +36,7 @@ _LEAST_ROWS = 64  # of a product of a warp group
 _HALVES = {"fp16": "float16", "bf16": "bfloat16"}
 
 
-class LoopReader(Form):
+class LoopReader(TracedForm):
     """Read the loops of one function.
 
     Args:
@@ -54,11 +61,9 @@ class LoopReader(Form):
         unaligned: Collection[Place] = (),
         lines: Mapping[Place, int] = {},
     ):
-        super().__init__(fn)
+        super().__init__(fn, number, drawn)
         self.unaligned, self.lines = unaligned, lines
-        self.number, self.drawn, self.stages = number, drawn, 0
-        self.wgmma = wgmma
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
+        self.stages, self.wgmma = 0, wgmma
 
     def edited(self, edits_of: Callable[[Loop, set[str]], list[Edit]]) -> Optional[str]:
         """Return the function with its loops of products changed; None where no loop is.
@@ -68,7 +73,7 @@ class LoopReader(Form):
         """
         if not self.space:
             return None
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         edits: list[tuple[Edit, int]] = []  # with the last line of the loop
         for node in nodes_in(self.tree):
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
@@ -160,7 +165,7 @@ class LoopReader(Form):
         if kind is None:
             return None
         mask = [words["mask"]] if "mask" in words else []
-        stored = place_of(call, self.number) in self.unaligned
+        stored = self.place_of(call) in self.unaligned
         return Tile(target.id, statement, [words["pointer"], *mask], *kind, stored=stored)
 
     def computed(self, product: ast.Call, node: ast.For) -> Optional[Tile]:
@@ -176,8 +181,7 @@ class LoopReader(Form):
         if len(read) != 1 or stored != 1 or len(makers) != 1:
             return None
         target, value = makers[0].targets[0], makers[0].value
-        place = place_of(value, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(value)
         kinds = {str(one.type.element) for one in values}
         kind = self.type_of(value)
         if not isinstance(target, ast.Name) or kind is None or not kinds <= set(_HALVES):
@@ -186,16 +190,14 @@ class LoopReader(Form):
 
     def _rows(self, product: ast.Call) -> int:
         """Return the rows of a product."""
-        place = place_of(operands_of(product)[0], self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(operands_of(product)[0])
         return max((value.type.dims[0] for value in values if value.type.dims), default=0)
 
     def type_of(
         self, call: ast.expr, ranks: tuple[int, ...] = (2,)
     ) -> Optional[tuple[tuple[int, ...], int]]:
         """Return shape and bits of the tiles that an expression gave; None of other values."""
-        place = place_of(call, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(call)
         shapes = {value.type.dims for value in values}
         bits = {getattr(value.type.element, "bits", 0) for value in values}
         if len(shapes) != 1 or len(bits) != 1:
@@ -208,7 +210,7 @@ class LoopReader(Form):
         wanted: set[str] = set()
         for tile in loop.copied:
             wanted |= tile.reads()
-        loads = [tile.statement for tile in loop.tiles.values()]
+        loads = loop.loads
         chosen: list[ast.stmt] = []
         changed = True
         while changed:
@@ -228,7 +230,7 @@ class LoopReader(Form):
 
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if a statement may run steps ahead: it reads no memory, and multiplies nothing."""
-        calls = [c for c in nodes_in(statement) if isinstance(c, ast.Call)]
+        calls = calls_in(statement)
         known = self.addresses_in(statement)
         return not any(self.called(call) in _forbidden() and call not in known for call in calls)
 
@@ -236,13 +238,12 @@ class LoopReader(Form):
         """Return the loads of scalars and vectors in a statement that may run steps ahead, as parts of addresses."""
         if not self.takes_addresses or not isinstance(statement, ast.Assign):
             return []
-        calls = [c for c in nodes_in(statement) if isinstance(c, ast.Call)]
+        calls = calls_in(statement)
         return [call for call in calls if self._holds_addresses(call)]
 
     def _holds_addresses(self, call: ast.Call) -> bool:
         """Return True for a load of a scalar or vector."""
-        place = place_of(call, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(call)
         plain = self.called(call) is language.load and argument(call, 6, "volatile") is None
         named = all(word.arg is not None for word in call.keywords) and len(call.args) <= 3
         return (
@@ -280,18 +281,18 @@ class LoopReader(Form):
         if second.bits == 8 and (first is None or first.bits == 8):
             tiles = range(2) if first is not None else (1,)
             along = (self._runs_along_depth(index, call, loop) for index in tiles)
-            place = place_of(call, self.number)
+            place = self.place_of(call)
             return place is not None and self.drawn.bytes.get(place, False) and all(along)
         if second.bits != 16 or first is not None and first.bits != 16:
             return False
-        return place_of(call, self.number) not in self.drawn.unaided
+        return self.place_of(call) not in self.drawn.unaided
 
     def _runs_along_depth(self, index: int, call: ast.Call, loop: Loop) -> bool:
         """Return True if a tile's neighbours in memory are those that a product adds: units read bytes so alone."""
         operand = operands_of(call)[index]
         tile = loop.tiles[viewed(operand, self) or ""]
         depth = 1 - index if isinstance(operand, ast.Name) else index
-        place = place_of(tile.statement.value, self.number)
+        place = self.place_of(tile.statement.value)
         return place is not None and self.lines.get(place) == depth and not tile.stored
 
     def shared(self, tile: Tile, loop: Loop) -> bool:
@@ -461,14 +462,6 @@ class LoopReader(Form):
             return str((tile.shape[::-1] if tile.transposed else tile.shape)[index])
         first = next(one for one in loop.tiles.values() if one.ring == tile.ring) if loop else None
         return f"{tile.ring}.dtype" if wanted.attr == "dtype" and first is tile else None
-
-    def range_of(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Return the first byte of a node's text and the one after it."""
-        starts = [0]
-        for line in self.source.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line.encode()))
-        first = starts[node.lineno - 1] + node.col_offset
-        return first, starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 
 
 def _plain(statement: ast.stmt) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from gluon_core import language
 from gluon_write.text.form import Form
-from gluon_write.text.syntax import nodes_in, reads
+from gluon_write.text.syntax import calls_in, nodes_in, reads
 from gluon_write.tracing.sketch import Sketch, place_of
 
 __all__ = ["Edit", "Loop", "Tile", "falling", "may_write", "only_asked", "orders_memory", "viewed"]
@@ -97,6 +97,16 @@ class Loop:
         """Return the tiles that are copied ahead."""
         return [tile for tile in self.tiles.values() if not tile.stored]
 
+    @property
+    def loads(self) -> list[ast.Assign]:
+        """Return the statements that load tiles."""
+        return [tile.statement for tile in self.tiles.values()]
+
+    @property
+    def by_statement(self) -> dict[int, Tile]:
+        """Return the tiles by the ids of their statements."""
+        return {id(tile.statement): tile for tile in self.tiles.values()}
+
     def inside(self, variable: str, last: str) -> str:
         """Return the condition that a step is one of the loop."""
         return f"{variable} {'>' if self.falls else '<'} {last}"
@@ -149,7 +159,7 @@ def may_write(reader: Any, node: ast.stmt) -> bool:
 
 def _calls(reader: Any, node: ast.stmt, words: re.Pattern[str]) -> bool:
     """Return True if a statement calls a function of such a name, or one of the kernel's that has the word in its text."""
-    calls = [call for call in nodes_in(node) if isinstance(call, ast.Call)]
+    calls = calls_in(node)
     called = [reader.called(call) for call in calls]
     texts = [one.src for one in called if one in reader.drawn.jits]
     return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))

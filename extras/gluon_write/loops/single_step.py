@@ -33,7 +33,7 @@ def has_one_step(form: Form, loop: ast.For) -> bool:
     ends = _ends_before(form, loop)
     if not ends or not isinstance(loop.iter, ast.Call):
         return False
-    _, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
+    _, last, step = form.bounds(loop)
     limit = _terms(form, _parsed(last))
     return all(_leaves_one(_terms(form, one), limit, step) for one in ends)
 
@@ -42,7 +42,7 @@ def has_at_most_one_step(form: Form, loop: ast.For) -> bool:
     """Return True if a loop surely has no second step, of a form that knows the trace of its kernel."""
     if not isinstance(loop.iter, ast.Call):
         return False
-    first, last, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
+    first, last, step = form.bounds(loop)
     begin, size = (_numbers(form, _terms(form, _parsed(text))) for text in (first, step))
     ends = (_numbers(form, _terms(form, one)) for one in _least(form, _parsed(last)))
     return has_one_step(form, loop) or any(_is_within(end, begin, size) for end in ends)
@@ -130,7 +130,7 @@ def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:
     before = _before(form.tree, loop)
     if before is None or not isinstance(loop.iter, ast.Call):
         return []
-    first, _, step = bounds_of([form.text_of(arg) for arg in loop.iter.args])
+    first, _, step = form.bounds(loop)
     begin, whole = before
     if any(stores(statement) & mentions(loop.iter) for statement in whole.body):
         return []
@@ -138,7 +138,7 @@ def _ends_before(form: Form, loop: ast.For) -> list[ast.expr]:
         return []
     if not isinstance(whole.iter, ast.Call) or len(whole.iter.args) != 3:
         return []
-    start, end, own = bounds_of([form.text_of(arg) for arg in whole.iter.args])
+    start, end, own = form.bounds(whole)
     return _ends(form, begin.value, start, step) if end == first and own == step else []
 
 

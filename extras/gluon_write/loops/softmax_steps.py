@@ -11,7 +11,7 @@ from gluon_core import language, portable
 from gluon_core._triton import unwrap
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_write.text.polynomials import Polynomial
-from gluon_write.text.syntax import argument, nodes_in, stores
+from gluon_write.text.syntax import argument, mentions, nodes_in, stores
 from gluon_write.tracing.index_forms import IndexForms, NoIndex
 from gluon_write.tracing.sketch import Sketch
 
@@ -143,7 +143,7 @@ class SoftmaxSteps(IndexForms):
         Raises:
             NoSteps: it has others.
         """
-        names = {n.id for n in nodes_in(test) if isinstance(n, ast.Name)}
+        names = mentions(test)
         known = {n: unwrap(self.drawn.constants[n]) for n in names & set(self.drawn.constants)}
         calls = any(isinstance(n, (ast.Call, ast.Attribute)) for n in nodes_in(test))
         if names - set(known) or calls or names & {self.step}:

@@ -20,7 +20,7 @@ from typing import Any, Iterator, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.text.polynomials import Polynomial
-from gluon_write.text.syntax import argument, nodes_in, reads, stores
+from gluon_write.text.syntax import argument, calls_in, nodes_in, reads, stores
 from gluon_write.tracing.index_forms import IndexForms, NoIndex
 from gluon_write.tracing.sketch import Sketch
 
@@ -76,7 +76,7 @@ class StoredRows(IndexForms):
         Args:
             first, second: of another tree of the same text. names: the results of both.
         """
-        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For)]
+        loops = self.for_loops()
         own = [
             next((n for n in loops if _place(n) == _place(one)), None) for one in (first, second)
         ]
@@ -126,7 +126,7 @@ class StoredRows(IndexForms):
             for n in nodes_in(ast.parse(jit.src))
         ):
             return
-        calls = [n for n in nodes_in(self.tree) if isinstance(n, ast.Call)]
+        calls = calls_in(self.tree)
         wrote = [c for c in calls if _EFFECTS.search(ast.unparse(c.func))]
         if len(wrote) != 1:
             return

@@ -12,9 +12,9 @@ from gluon_core.plugin.targets import Target
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import Loop, Tile
 from gluon_write.text.syntax import argument, is_new, nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 
-__all__ = ["LoopsOfTiles", "wrapped"]
+__all__ = ["LoopsOfTiles", "loops_of_tiles", "wrapped"]
 
 _WIDTH = 96  # of a line
 
@@ -37,8 +37,7 @@ class LoopsOfTiles(LoopReader):
             and node.annotation is not None
             and "constexpr" in ast.unparse(node.annotation)
         }
-        self.parameters = set(self.parameters_in_order())
-        self.locals = self.parameters | stores(self.tree)
+        self.locals = {*self.parameters, *stores(self.tree)}
 
     # -- the loop -------------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ class LoopsOfTiles(LoopReader):
             return None
         assert isinstance(call, ast.Call)
         kind = self.type_of(call, ranks)
-        if kind is None or place_of(call, self.number) not in self.drawn.copied:
+        if kind is None or self.place_of(call) not in self.drawn.copied:
             return None
         if len(call.args) != 2 or call.keywords or not isinstance(call.args[0], ast.Name):
             return None
@@ -64,11 +63,7 @@ class LoopsOfTiles(LoopReader):
     def ahead(self, statement: ast.stmt) -> bool:
         """Return True if the producer can run a statement: arithmetic, and loads of scalars."""
         for node in nodes_in(statement):
-            place = place_of(node, self.number)
-            values = self.drawn.returned.get(place, ()) if place else ()
-            if any(getattr(value.type, "dims", ()) for value in values):
-                return False
-            if self.called(node) in (portable.mma, portable.load):
+            if self.is_tensor(node) or self.called(node) in (portable.mma, portable.load):
                 return False
         return not any(self._writes(node) for node in nodes_in(statement))
 
@@ -76,7 +71,7 @@ class LoopsOfTiles(LoopReader):
         """Return True for a call that changes memory, or may do so."""
         if not isinstance(node, ast.Call):
             return False
-        place = place_of(node, self.number)
+        place = self.place_of(node)
         name = self.drawn.functions.get(place, "") if place else ""
         called = self.called(node)
         known = called is None or called not in self.drawn.jits or self._is_pure(called)
@@ -116,20 +111,13 @@ class LoopsOfTiles(LoopReader):
 
     def loops(self) -> list[Loop]:
         """Return all loops that can have partitions."""
-        nodes = [n for n in nodes_in(self.tree) if isinstance(n, ast.For)]
+        nodes = self.for_loops()
         read = [self.read(n) for n in nodes if isinstance(n.target, ast.Name)] if self.space else []
         return [loop for loop in read if loop is not None and self.suits(loop)]
 
-    def shapes_of(self, statement: ast.stmt) -> set[tuple[int, ...]]:
+    def shapes_assigned(self, statement: ast.stmt) -> set[tuple[int, ...]]:
         """Return the shapes of the value that a statement assigns."""
-        place = place_of(getattr(statement, "value", None), self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        return {tuple(value.type.dims) for value in values}
-
-    def parameters_in_order(self) -> list[str]:
-        """Return the names of the function's parameters."""
-        arguments = self.tree.args
-        return [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        return self.shapes_of(getattr(statement, "value", None))
 
     def results_of(self, loop: Loop, again: bool = False) -> Optional[list[str]]:
         """Return the names that a loop assigns and the rest reads; None if one has no value before.
@@ -151,7 +139,7 @@ class LoopsOfTiles(LoopReader):
         }
         later = {n.id for n in names if isinstance(n.ctx, ast.Load) and id(n) not in renewed
                  and (n.lineno > end or again and n.lineno < loop.node.lineno)}  # fmt: skip
-        before = {n.id for n in names if n.lineno < loop.node.lineno} | self.parameters
+        before = {n.id for n in names if n.lineno < loop.node.lineno} | {*self.parameters}
         results = sorted(assigned & later)
         return results if set(results) <= before else None
 
@@ -163,6 +151,11 @@ class LoopsOfTiles(LoopReader):
         head = wrapped(f"def {name}(", listed, "):")
         head.append(f'    """{words}"""')
         return "\n".join([*head, *(f"    {line}" if line else "" for line in body)]) + "\n"
+
+
+def loops_of_tiles(drawn: Sketch, target: Target, warps: int) -> list[LoopsOfTiles]:
+    """Return a reader of each function of a kernel."""
+    return [LoopsOfTiles(jit, i, drawn, target, warps) for i, jit in enumerate(drawn.jits)]
 
 
 def wrapped(begin: str, parts: Sequence[str], end: str) -> list[str]:

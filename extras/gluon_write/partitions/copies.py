@@ -13,10 +13,10 @@ from gluon_write.loops.loops import Loop
 from gluon_write.loops.single_step import has_at_most_one_step, is_sure
 from gluon_write.loops.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.partitions.own_tiles import names_of
-from gluon_write.partitions.ring_plan import COMPOUND, Function, NoForm, RingPlan, by_ring, is_text
+from gluon_write.partitions.ring_plan import COMPOUND, Function, NoForm, RingPlan, by_ring
 from gluon_write.partitions.shared_walk import Shared
-from gluon_write.text.form import bounds_of, function_of
-from gluon_write.text.syntax import nodes_in, reads, stores
+from gluon_write.text.form import function_of
+from gluon_write.text.syntax import is_docstring, mentions, reads, stores
 from gluon_write.text.unread import without_unread
 
 __all__ = ["Copies"]
@@ -49,8 +49,9 @@ class Copies(RingPlan):
     def _movable(self, maker: ast.stmt) -> bool:
         """Return True if a partition can make a descriptor: of parameters, none of which has its name."""
         reader = self.functions[0].reader
-        known = reads(maker) & reader.locals <= reader.parameters
-        return known and not stores(maker) & reader.parameters
+        parameters = set(reader.parameters)
+        known = reads(maker) & reader.locals <= parameters
+        return known and not stores(maker) & parameters
 
     @cached_property
     def makers(self) -> list[list[ast.stmt]]:
@@ -221,7 +222,7 @@ class Copies(RingPlan):
             body = self._opening(role)
             body += [t.begun(role, self.parts) for t in self.own if self._copies(t.tile.tiles)]
         for statement in reader.tree.body:
-            if not is_text(statement) and statement not in skipped:
+            if not is_docstring(statement) and statement not in skipped:
                 body += self._fetched(one, statement, needed)
         if number:
             body.append(f"return {self.slot}")
@@ -231,10 +232,10 @@ class Copies(RingPlan):
             )
             body = [line[4:] for line in alone.splitlines()[2:]]
         tree = ast.parse("\n".join(["def f():", *(f"    {line}" for line in body)]))
-        read = {n.id for n in nodes_in(tree) if isinstance(n, ast.Name)}
+        read = mentions(tree)
         if self.part in read:
             raise NoForm
-        own = [p for p in reader.parameters_in_order() if p in read]
+        own = [p for p in reader.parameters if p in read]
         if number == 0:
             described = {name for group in self.makers for s in group for name in stores(s)}
             own += sorted(({name for s in skipped for name in stores(s)} & read) - described)
@@ -310,8 +311,8 @@ class Copies(RingPlan):
         if not mine:
             return []
         assert isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Name)
-        bounds = bounds_of([reader.text_of(arg) for arg in node.iter.args])
-        loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+        bounds = reader.bounds(node)
+        loads = loop.by_statement
         single = is_sure(reader.tree, node, bounds) and has_at_most_one_step(reader, node)
         lines = [f"for {node.target.id} in range({', '.join(bounds)}):"]
         last = {tile.ring: tile for tile in loop.tiles.values()}

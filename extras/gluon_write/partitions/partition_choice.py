@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from gluon_core.errors import GluonError
-from gluon_core.plugin.targets import Target
 from gluon_write.partitions.partitions import (
     LAUNCHED,
     MOST_PARTS,
@@ -23,6 +22,7 @@ from gluon_write.partitions.walk import walking
 from gluon_write.pipelines.tiles_ahead import has_several_products
 from gluon_write.tracing.branches import taken_alone
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["FewerWarps", "in_partitions"]
 
@@ -44,34 +44,24 @@ class FewerWarps(Exception):
 
 
 def in_partitions(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    form: Optional[str] = None,
-    fewer: bool = False,
-    any_order: bool = False,
+    fn: Any, drawn: Sketch, traced: Tracer, form: Optional[str], fewer: bool, any_order: bool
 ) -> Any:
     """Return a kernel with a producer and consumers of their own rows, or the kernel where that does not pay.
 
     Args:
-        drawn: the traced kernel. traced: traces another one, with other warps.
-        stages: buffers for each tile. warps: of the program.
         form: "specialized" or "pipelined" to have that one; None for the one that costs less.
         fewer: the kernel may have fewer warps. any_order: steps of its loops may come in any order.
 
     Raises:
         FewerWarps: another number of warps takes less time.
     """
-    able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps in REGISTERS
-    if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
+    able = traced.has("nvidia.wgmma") and traced.warps in REGISTERS
+    if not able or not traced.copies_tiles(drawn) or form == "pipelined":
         return fn
-    parts = MOST_PARTS if has_several_products(drawn, target) else 1
+    parts = MOST_PARTS if has_several_products(drawn, traced.target) else 1
     written: Optional[Partitions] = None
     try:
-        written = _with_parts(fn, drawn, traced, target, stages, warps, parts, Order(any_order))
+        written = _with_parts(fn, drawn, traced, parts, Order(any_order))
     except NoRoom:  # a program that walks stores its result when no tile is on its way
         pass
     except (NoForm, GluonError):
@@ -80,12 +70,11 @@ def in_partitions(
     walk = walking(fn, drawn, heavy)
     if walk is not None:
         try:
-            other = traced(walk.kernel)
-            rest = (stages, warps, parts, Order(any_order, walk.ends))
-            walks = _with_parts(walk.kernel, other, traced, target, *rest)
+            order = Order(any_order, walk.ends)
+            walks = _with_parts(walk.kernel, traced(walk.kernel), traced, parts, order)
             pays = walks.gain > 1 and (parts > 1 or walks.alone)
             try:
-                shared = _sharing(fn, drawn, traced, target, stages, warps, walks, fewer, any_order)
+                shared = _sharing(fn, drawn, traced, walks, fewer, any_order)
             except GluonError:  # a part of the kernel that no trace has seen
                 shared = None
             chosen = walks if shared is None else shared
@@ -100,44 +89,25 @@ def in_partitions(
     ordered = reversed_programs(fn, drawn, heavy) if heavy is not None else None
     if ordered is not None:
         try:
-            other = traced(ordered)
-            written = _with_parts(
-                ordered, other, traced, target, stages, warps, parts, Order(any_order)
-            )
+            written = _with_parts(ordered, traced(ordered), traced, parts, Order(any_order))
         except (NoForm, GluonError):
             pass  # in the order of the grid
     return written.kernel if form or written.gain > 1 else fn
 
 
-def _with_parts(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    target: Target,
-    stages: int,
-    warps: int,
-    parts: int,
-    order: Order,
-) -> Partitions:
+def _with_parts(fn: Any, drawn: Sketch, traced: Tracer, parts: int, order: Order) -> Partitions:
+    rest = traced.target, traced.stages, traced.warps
     if parts == 1:
-        return Partitions(fn, drawn, target, stages, warps, 1, "", order)
+        return Partitions(fn, drawn, *rest, 1, "", order)
     halved = parted(fn, drawn, parts)
     if halved is None:
         raise NoForm
     fn, part = halved
-    return Partitions(fn, traced(fn, GROUP), target, stages, warps, parts, part, order)
+    return Partitions(fn, traced(fn, GROUP), *rest, parts, part, order)
 
 
 def _sharing(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    target: Target,
-    stages: int,
-    warps: int,
-    other: Partitions,
-    fewer: bool,
-    any_order: bool,
+    fn: Any, drawn: Sketch, traced: Tracer, other: Partitions, fewer: bool, any_order: bool
 ) -> Optional[Partitions]:
     """Return a kernel of which three consumers share the tiles of a step, or two where these take less time, or have to; None of
     kernels whose tiles differ by block.
@@ -151,12 +121,10 @@ def _sharing(
     Raises:
         FewerWarps: three have registers if those of the launch are fewer.
     """
-    parts = other.parts
+    parts, warps = other.parts, traced.warps
     if parts == 1:
         return None
-    alone = taken_alone(fn, drawn)  # other branches may have other tiles
-    if alone is not fn:
-        fn, drawn = alone, traced(alone)
+    fn, drawn = traced.after(fn, drawn, taken_alone)  # other branches may have other tiles
     halved = parted(fn, drawn, parts)
     if halved is None:
         return None
@@ -175,9 +143,8 @@ def _sharing(
             try:
                 own, member = traced(walk.kernel, GROUP), walk.shared.member
                 order = Order(any_order, walk.ends, walk.shared)
-                shared = Partitions(
-                    walk.kernel, own, target, stages, own_warps, consumers, member, order
-                )
+                rest = traced.target, traced.stages, own_warps, consumers, member, order
+                shared = Partitions(walk.kernel, own, *rest)
             except (NoForm, GluonError):
                 continue
             if own_warps != warps:

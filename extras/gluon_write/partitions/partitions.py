@@ -20,13 +20,13 @@ from gluon_write.loops.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.partitions.copies import Copies
 from gluon_write.partitions.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.partitions.programs import heavy_axis
-from gluon_write.partitions.ring_plan import COMPOUND, GROUP, Function, NoForm, by_ring, is_text
+from gluon_write.partitions.ring_plan import COMPOUND, GROUP, Function, NoForm, by_ring
 from gluon_write.partitions.shared_walk import Shared
 from gluon_write.pipelines.rounds import Before, Rounds
 from gluon_write.pipelines.work import Forms, forms_of
 from gluon_write.rewrites.largest import negated
-from gluon_write.text.form import bounds_of, changed_copy, function_of
-from gluon_write.text.syntax import nodes_in, reads, stores
+from gluon_write.text.form import changed_copy, function_of
+from gluon_write.text.syntax import is_docstring, mentions, reads, stores
 from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["LAUNCHED", "MOST_PARTS", "REGISTERS", "SHARERS", "Order", "Partitions"]
@@ -108,7 +108,7 @@ class Partitions(Copies):
             self.counted = [
                 s
                 for s in body[:walk]
-                if s not in self.before and part not in stores(s) and not is_text(s)
+                if s not in self.before and part not in stores(s) and not is_docstring(s)
             ]
             self.before += self.counted
         self.cycles = [0.0, 0.0]  # of a round of each loop, pipelined and in partitions
@@ -192,7 +192,7 @@ class Partitions(Copies):
         if number == 0 and self.late:
             body.append("# Described here, while the first tiles come.")
             body += [line for s in self.late for line in (s.described(reader), s.opened(reader))]
-        rest = [s for s in reader.tree.body if s not in skipped and not is_text(s)]
+        rest = [s for s in reader.tree.body if s not in skipped and not is_docstring(s)]
         for statement in rest:
             alone = statement in before and not any(
                 stores(statement) & reads(other) for other in rest if other is not statement
@@ -215,11 +215,11 @@ class Partitions(Copies):
     ) -> list[str]:
         """Return the parameters of a copy: the rings, the slot, and the names that its body reads from outside."""
         tree = ast.parse("\n".join(body))
-        own = [*one.reader.parameters_in_order()]
+        own = [*one.reader.parameters]
         if number == 0:
             taken = set(own)
             own += sorted({name for s in skipped for name in stores(s)} - {self.part} - taken)
-            read = {n.id for n in nodes_in(tree) if isinstance(n, ast.Name)}
+            read = mentions(tree)
             described = {s.tiles for s in self.late}
             kept = [p for p in own if p in read and p not in described]
             stored = [s.writer for s in self.stored if s not in self.late]
@@ -230,7 +230,7 @@ class Partitions(Copies):
                 *kept,
                 *([self.part] if self.part else []),
             ]
-        read = {n.id for n in nodes_in(tree) if isinstance(n, ast.Name)}
+        read = mentions(tree)
         return [*self.rings, self.slot, *(p for p in own if p in read)]
 
     def _forms(
@@ -348,19 +348,19 @@ class Partitions(Copies):
         words = max(
             math.prod(shape) // (self.group * 32)
             for statement in loop.issued
-            for shape in reader.shapes_of(statement)
+            for shape in reader.shapes_assigned(statement)
         )
         if (
             words + _OPERANDS > LAUNCHED[self.warps, self.parts]
         ):  # ptxas: no product has more than these
             raise NoForm
         self.cycles = [self.cycles[0] + forms.pipelined, self.cycles[1] + forms.specialized]
-        bounds = bounds_of([reader.text_of(arg) for arg in loop.node.iter.args])
+        bounds = reader.bounds(loop.node)
         masked: Optional[Before] = None
         if behind is not None:
             special = Rounds(reader, behind, by_ring(behind))
             special.slot, special.held = self.slot, rounds.held
-            own = bounds_of([reader.text_of(arg) for arg in behind.node.iter.args])  # type: ignore[attr-defined]
+            own = reader.bounds(behind.node)
             masked = Before(special, own, is_sure(reader.tree, loop.node, own))
         return rounds.threaded(forms.schedule, bounds, results, masked)
 
@@ -448,7 +448,7 @@ class Partitions(Copies):
             ")",
         ]
         whole = reader.source.splitlines()
-        body = [s for s in reader.tree.body if not is_text(s)]
+        body = [s for s in reader.tree.body if not is_docstring(s)]
         start = body[0].lineno - 1
         head = whole[:start]
         indent = " " * body[0].col_offset

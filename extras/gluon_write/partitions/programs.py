@@ -129,7 +129,7 @@ def reversed_programs(fn: Any, drawn: Sketch, axis: int) -> Optional[Any]:
     count = 0
     for number, jit in enumerate(drawn.jits):
         reader = Form(jit)
-        space = next((n for n, value in reader.scope.items() if value is language), None)
+        space = reader.space
         calls = [
             node
             for node in nodes_in(reader.tree)
@@ -139,7 +139,7 @@ def reversed_programs(fn: Any, drawn: Sketch, axis: int) -> Optional[Any]:
         if any(not isinstance(one, ast.Constant) for one in axes):
             return None
         own = [c for c, one in zip(calls, axes) if getattr(one, "value", None) == axis]
-        if own and space is None:
+        if own and not space:
             return None
         text = f"({space}.num_programs({axis}) - 1 - {space}.program_id({axis}))"
         if own:

@@ -12,14 +12,14 @@ from gluon_core import language, portable
 from gluon_core.plugin.targets import Target
 from gluon_write.loops.loops import Loop, Tile, viewed
 from gluon_write.loops.single_step import has_at_most_one_step, has_one_step, loop_before
-from gluon_write.loops.tile_loops import LoopsOfTiles
+from gluon_write.loops.tile_loops import LoopsOfTiles, loops_of_tiles
 from gluon_write.partitions.own_tiles import DEPTH, OwnTile, own_stores, own_tiles
 from gluon_write.rewrites.largest import negated
 from gluon_write.text.form import free_name
-from gluon_write.text.syntax import argument, nodes_in, operands_of, reads, stores
+from gluon_write.text.syntax import argument, is_docstring, nodes_in, operands_of, reads, stores
 from gluon_write.tracing.sketch import Sketch
 
-__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring", "is_text"]
+__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring"]
 
 COMPOUND = (ast.For, ast.While, ast.If)
 GROUP = 4  # warps
@@ -87,9 +87,7 @@ class RingPlan:
         self.fn, self.drawn, self.target = fn, drawn, target
         self.stages, self.parts, self.part = stages, parts, part
         self.group = group
-        self.readers = [
-            LoopsOfTiles(jit, i, drawn, target, group) for i, jit in enumerate(drawn.jits)
-        ]
+        self.readers = loops_of_tiles(drawn, target, group)
         self.taken = {
             word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
         }
@@ -354,7 +352,7 @@ class RingPlan:
         Raises:
             NoForm: a ring's descriptor is made within a loop or a branch.
         """
-        body = [s for s in reader.tree.body if not is_text(s)]
+        body = [s for s in reader.tree.body if not is_docstring(s)]
         makers = [s for s in body if self.describes(reader, s)]
         described = {name for s in makers for name in stores(s)}
         if not set(self.descriptors) <= described:
@@ -481,11 +479,6 @@ def _is_number(node: Optional[ast.expr]) -> bool:
     inner = node.operand if isinstance(node, ast.UnaryOp) else node
     value = inner.value if isinstance(inner, ast.Constant) else None
     return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def is_text(statement: ast.stmt) -> bool:
-    """Return True for a docstring."""
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def by_ring(loop: Loop) -> dict[str, list[Tile]]:

@@ -64,12 +64,8 @@ _Launch = Mapping[Union[str, int], int]  # sizes; others are large
 
 def row_bounds(fn: Any, drawn: Sketch) -> list[RowBound]:
     """Return what a kernel's innermost loops of products walk over at most, the largest of one or two multiples; none where nothing
-    bounds them.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    reader = _Reader(taken_alone(fn, drawn), drawn)
+    bounds them."""
+    reader = _Ends(taken_alone(fn, drawn), drawn)
     ends = [*reader.ends()]
 
     def most(launch: _Launch) -> int:
@@ -98,7 +94,7 @@ def row_bounds(fn: Any, drawn: Sketch) -> list[RowBound]:
     return []
 
 
-class _Reader:
+class _Ends:
     """Compute the ends of loops for launches.
 
     Attributes:
@@ -125,7 +121,7 @@ class _Reader:
     def ends(self) -> Iterator[tuple[ast.expr, str]]:
         """Yield the ends of innermost loops with products, each with the name of its function."""
         for name, form in self.forms.items():
-            loops = [n for n in nodes_in(form.tree) if isinstance(n, ast.For)]
+            loops = form.for_loops()
             for loop in loops:
                 parts = [n for s in loop.body for n in nodes_in(s)]
                 multiplies = any(

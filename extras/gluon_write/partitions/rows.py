@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 from gluon_core import language, portable
-from gluon_write.text.form import Form, changed_copy, factor, free_name
-from gluon_write.text.syntax import argument, nodes_in
+from gluon_write.text.form import changed_copy, factor, free_name, public_name
+from gluon_write.text.syntax import argument, first_of, nodes_in
 from gluon_write.tracing.axes import Axes
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["PART", "parted"]
 
@@ -52,7 +53,7 @@ def parted(fn: Any, drawn: Sketch, parts: int) -> Optional[tuple[Any, str]]:
         return None
     taken = {word for jit in drawn.jits for word in re.findall(r"\w+", jit.src)}
     part = free_name(PART, taken)
-    readers = [_Reader(jit, i, drawn, axes, parts, part) for i, jit in enumerate(drawn.jits)]
+    readers = [_RowParts(jit, i, drawn, axes, parts, part) for i, jit in enumerate(drawn.jits)]
     edits = [reader.edits() for reader in readers]
     if any(one is None for one in edits):
         return None
@@ -75,18 +76,14 @@ def parted(fn: Any, drawn: Sketch, parts: int) -> Optional[tuple[Any, str]]:
     return changed_copy(fn, drawn.jits, texts, {}), part
 
 
-class _Reader(Form):
+class _RowParts(TracedForm):
     """Edit one function of a kernel."""
 
     def __init__(self, fn: Any, number: int, drawn: Sketch, axes: Axes, parts: int, part: str):
-        super().__init__(fn)
-        self.number, self.drawn, self.axes = number, drawn, axes
+        super().__init__(fn, number, drawn)
+        self.axes = axes
         self.parts, self.part = parts, part
         self.uses_part = False
-        self.space = next((n for n, value in self.scope.items() if value is language), "gl")
-        self.starts = [0]
-        for line in self.source.splitlines(keepends=True):
-            self.starts.append(self.starts[-1] + len(line.encode()))
 
     def edits(self) -> Optional[list[_Edit]]:
         """Return the edits of the function; None where one of its expressions has no such form."""
@@ -103,13 +100,13 @@ class _Reader(Form):
 
     def _call(self, node: ast.Call) -> Optional[list[_Edit]]:
         called = self.called(node)
-        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
+        name = public_name(called)
         word = name.rpartition(".")[2]
         if called is portable.descriptor:
             return self._descriptor(node)
         if called is portable.store:
             return self._tile(node, argument(node, 2, "value"))
-        rows = self.axes.rows_of(place_of(node, self.number))
+        rows = self.axes.rows_of(self.place_of(node))
         if rows is None:
             return None
         if not rows:
@@ -133,8 +130,8 @@ class _Reader(Form):
             return None
         own = self._share(last)
         self.uses_part = True
-        start, stop = self._range_of(node)
-        a, b = self._range_of(last)
+        start, stop = self.range_of(node)
+        a, b = self.range_of(last)
         text = self.source.encode()
         inner = text[start:a].decode() + own + text[b:stop].decode()
         return [_Edit(start, stop, f"({inner} + {self.part} * {factor(own)})")]
@@ -148,7 +145,7 @@ class _Reader(Form):
         for dim in rows:
             one = shape.elts[dim]
             if not re.search(r"\.shape\b", self.text_of(one)):
-                edits.append(_Edit(*self._range_of(one), self._share(one)))
+                edits.append(_Edit(*self.range_of(one), self._share(one)))
         return edits
 
     def _share(self, size: ast.expr) -> str:
@@ -180,19 +177,18 @@ class _Reader(Form):
             new = moved if text == "0" else f"{text} + {moved}"
             if isinstance(one, (ast.IfExp, ast.Compare, ast.BoolOp, ast.Lambda, ast.NamedExpr)):
                 new = f"({text}) + {moved}"
-            edits.append(_Edit(*self._range_of(one), new))
+            edits.append(_Edit(*self.range_of(one), new))
         return edits
 
     def _rank(self, value: ast.expr) -> int:
-        place = place_of(value, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(value)
         return max(len(one.type.dims) for one in values)
 
     def _rows(self, value: Optional[ast.expr]) -> Optional[set[int]]:
         """Return the dimensions along the rows of a tile's value."""
         if isinstance(value, ast.Attribute) and value.attr == "T":
             return None
-        return self.axes.rows_of(place_of(value, self.number)) if value is not None else None
+        return self.axes.rows_of(self.place_of(value)) if value is not None else None
 
     def _descriptor(self, node: ast.Call) -> Optional[list[_Edit]]:
         """Give a descriptor blocks of the part's rows, where its tiles have them."""
@@ -226,7 +222,7 @@ class _Reader(Form):
         parts = [f" // {self.parts}" if d in rows else "" for d in range(rank)]
         sizes = ", ".join(f"{tensor}.block_shape[{d}]{part}" for d, part in enumerate(parts))
         strides = ", ".join([*(f"{tensor}.strides[{d}]" for d in range(rank - 1)), "1"])
-        start, stop = self._range_of(node.args[2])[0], self._range_of(node)[1]
+        start, stop = self.range_of(node.args[2])[0], self.range_of(node)[1]
         return [_Edit(start, stop, f"[{strides}], [{sizes}])")]
 
     def _uses(self, name: str, seen: Sequence[tuple[int, str]] = ()) -> Optional[set[int]]:
@@ -248,7 +244,7 @@ class _Reader(Form):
             index = next((i for i, jit in enumerate(self.drawn.jits) if jit is called), None)
             if index is None or (index, name) in seen:
                 continue
-            inner = _Reader(called, index, self.drawn, self.axes, self.parts, self.part)
+            inner = _RowParts(called, index, self.drawn, self.axes, self.parts, self.part)
             for position, arg in enumerate(node.args):
                 if isinstance(arg, ast.Name) and arg.id == name:
                     parameter = inner.tree.args.args[position].arg
@@ -280,7 +276,7 @@ class _Reader(Form):
 
     def passes(self, call: ast.Call) -> _Edit:
         """Return the edit that passes the number first."""
-        place = self._range_of(call.func)[1]
+        place = self.range_of(call.func)[1]
         text = self.source.encode()
         place = text.index(b"(", place) + 1
         more = ", " if call.args or call.keywords else ""
@@ -295,19 +291,12 @@ class _Reader(Form):
 
     def begins(self) -> _Edit:
         """Return the edit that gives the number."""
-        body = self.tree.body
-        first = body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(body) > 1:
-            first = body[1]
+        first = first_of(self.tree.body)
         start = self.starts[first.lineno - 1]
         indent = " " * first.col_offset
         return _Edit(start, start, f"{indent}{self.part}: {self.space}.constexpr = 0\n")
 
     # -- text -----------------------------------------------------------------------------------
-
-    def _range_of(self, node: ast.expr) -> tuple[int, int]:
-        first = self.starts[node.lineno - 1] + node.col_offset
-        return first, self.starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 
     def applied(self, edits: Sequence[_Edit]) -> str:
         """Return the source with edits; of nested ones, the inner ones go first."""

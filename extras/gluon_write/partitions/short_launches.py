@@ -18,7 +18,6 @@ from typing import Any, Callable, Optional, Sequence
 
 from gluon_core.compiler import CompiledKernel
 from gluon_core.compiler.driver import compile_source
-from gluon_core.plugin.targets import Target
 from gluon_write.partitions.partitions import SHARERS
 from gluon_write.partitions.row_bounds import RowBound, row_bounds
 from gluon_write.partitions.shared_walk import DEALT
@@ -26,6 +25,7 @@ from gluon_write.partitions.walk import walks
 from gluon_write.preferred import chosen_form, preferred_form
 from gluon_write.rewrites.wider_steps import WIDE
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["LEAST", "ShortLaunches", "choosing", "short_launches_of"]
 
@@ -106,7 +106,7 @@ class ShortLaunches:
 
 
 def short_launches_of(
-    fn: Any, before: Sketch, jits: Sequence[Any], target: Target, options: Any
+    fn: Any, before: Sketch, jits: Sequence[Any], traced: Tracer
 ) -> Optional[ShortLaunches]:
     """Return which launches of a kernel take the pipelined form; None where all take one form.
 
@@ -114,17 +114,17 @@ def short_launches_of(
         fn: the kernel without partitions. before: its trace.
         jits: the functions of the kernel as it was written for the target, itself first.
     """
-    units = int(target.architecture.peaks.get("units", 0))
-    special = target.has("nvidia.wgmma") and "tma_ring(" in jits[0].src
+    units = int(traced.target.architecture.peaks.get("units", 0))
+    special = traced.has("nvidia.wgmma") and "tma_ring(" in jits[0].src
     if chosen_form() or not units or not special:
         return None
     if not any(_EXPONENTIAL.search(jit.src) for jit in before.jits):
         return None  # no attention
-    shapes, warps = _products(before), int(options.num_warps)
-    if len(shapes) < 2 or prod(shapes[-1]) > _WORDS * warps * target.warp_size:
+    shapes = _products(before)
+    if len(shapes) < 2 or prod(shapes[-1]) > _WORDS * traced.threads:
         return None
     bounds = tuple(row_bounds(fn, before))
-    two = _holds_two(shapes, target, options)
+    two = _holds_two(shapes, traced)
     described = any("descriptor(" in jit.src for jit in before.jits)
     narrow_heads = shapes[-1][1] <= _HEAD
     if not bounds or described and not two and not narrow_heads:  # programs begin as late
@@ -144,21 +144,21 @@ def short_launches_of(
     else:
         own = (units, 0.87, 0.87, 300) if narrow_heads else (units, 1.4, 1.4, 360)
     places = units * 3 // 2 if narrow_heads else units
-    return ShortLaunches(bounds, units, *own, places, start, share, each, warps)
+    return ShortLaunches(bounds, units, *own, places, start, share, each, traced.warps)
 
 
-def _holds_two(shapes: Sequence[tuple[int, ...]], target: Target, options: Any) -> bool:
+def _holds_two(shapes: Sequence[tuple[int, ...]], traced: Tracer) -> bool:
     """Return True if a multiprocessor holds two programs of the pipelined form.
 
     Args:
         shapes: of the results of products, scores first and sums last.
     """
-    threads = int(options.num_warps) * target.warp_size
+    threads = traced.threads
     words = prod(shapes[0]) // threads + prod(shapes[-1]) // threads
-    buffers = 2 * int(getattr(options, "num_stages", None) or 1) * shapes[0][1]
+    buffers = 2 * traced.stages * shapes[0][1]
     shared = 2 * shapes[-1][1] * (buffers + shapes[-1][0])  # bytes of keys, values and queries
     fits = 2 * threads * min(_MOST, words + _OWN) <= _REGISTERS
-    return fits and 2 * shared <= target.architecture.limits.shared_memory
+    return fits and 2 * shared <= traced.room
 
 
 def _products(drawn: Sketch) -> list[tuple[int, ...]]:

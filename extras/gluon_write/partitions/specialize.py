@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core.language.control import warp_specialize
-from gluon_core.plugin.targets import Target
 from gluon_write.loops.loops import Loop, Tile, viewed
 from gluon_write.loops.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.pipelines.rounds import Rounds
 from gluon_write.pipelines.work import forms_of
-from gluon_write.text.form import bounds_of, changed_copy, free_name, function_of
+from gluon_write.text.form import changed_copy, free_name, function_of
 from gluon_write.text.syntax import nodes_in, operands_of, reads, stores
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["specialized"]
 
@@ -56,24 +56,20 @@ class _Plan:
     functions: dict[str, str] = field(default_factory=dict)
 
 
-def specialized(
-    fn: Any, drawn: Sketch, stages: int, target: Target, warps: int, form: Optional[str] = None
-) -> Any:
+def specialized(fn: Any, drawn: Sketch, traced: Tracer, form: Optional[str]) -> Any:
     """Return a kernel with producer and consumer partitions, or the kernel where that does not pay.
 
     Args:
-        drawn: the traced kernel, which knows shapes and dtypes.
-        stages: buffers for each tile. warps: of the program.
         form: "specialized" or "pipelined" to have that one; None for the one that costs less.
     """
-    able = target.has("nvidia.wgmma") and target.has("nvidia.tma") and warps % _LEAST_WARPS == 0
-    if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
+    able = traced.has("nvidia.wgmma") and traced.warps % _LEAST_WARPS == 0
+    if not able or not traced.copies_tiles(drawn) or form == "pipelined":
         return fn
     for number, jit in enumerate(drawn.jits):
         if jit in drawn.called.values() and number == 0:
             continue
-        work = _Specializer(jit, number, drawn, target, warps)
-        text = work.text(stages, form)
+        work = _Specializer(jit, number, drawn, traced.target, traced.warps)
+        text = work.text(traced.stages, form)
         if text is not None:
             done: dict[int, Any] = {}
             return changed_copy(fn, drawn.jits, {number: text}, done, work.functions)
@@ -119,7 +115,7 @@ class _Specializer(LoopsOfTiles):
         return None
 
     def _plan(self, loop: Loop, stages: int) -> Optional[_Plan]:
-        taken = {*re.findall(r"\w+", self.source), *self.scope}
+        taken = self.names_in_use()
         rings: dict[str, list[Tile]] = {}
         for product in loop.products:
             names = [viewed(operand, self) for operand in operands_of(product)]
@@ -145,7 +141,7 @@ class _Specializer(LoopsOfTiles):
     def _written(self, plan: _Plan, rounds: Rounds, schedule: Any) -> str:
         node, gl = plan.loop.node, self.space
         assert isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Name)
-        bounds = bounds_of([self.text_of(arg) for arg in node.iter.args])
+        bounds = self.bounds(node)
         copies, taken_by_copies = self._copies(plan, bounds)
         body = rounds.lines(schedule, bounds, plan.results)
         exposed = self._exposed(rounds.statements(plan.results), node)
@@ -191,7 +187,7 @@ class _Specializer(LoopsOfTiles):
         body = [f"{slot} = {next(iter(plan.rings))}.producer()"]
         first, last, step = bounds
         body.append(f"for {node.target.id} in range({first}, {last}, {step}):")
-        loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+        loads = loop.by_statement
         ready: dict[str, set[str]] = {ring: set() for ring in plan.rings}
         wanted: list[ast.stmt | Tile] = []
         for statement in node.body:

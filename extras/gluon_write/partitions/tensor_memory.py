@@ -22,11 +22,10 @@ one sum is stored while the next one grows.
 from __future__ import annotations
 
 import ast
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_core import language
 from gluon_core.errors import GluonError
-from gluon_core.plugin.targets import Target
 from gluon_write.loops.loops import Loop, viewed
 from gluon_write.loops.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.partitions.partitions import Order, Partitions
@@ -37,6 +36,7 @@ from gluon_write.partitions.walk import walking
 from gluon_write.text.form import bounds_of, factor, free_name
 from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of, stores
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["in_tensor_memory"]
 
@@ -46,26 +46,18 @@ _SUMS = 2
 _REGISTERS = 48  # of threads that copy and that issue
 
 
-def in_tensor_memory(
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    stages: int,
-    target: Target,
-    warps: int,
-    form: Optional[str] = None,
-) -> Any:
+def in_tensor_memory(fn: Any, drawn: Sketch, traced: Tracer, form: Optional[str] = None) -> Any:
     """Return a kernel in partitions whose sums are in tensor memory, or the kernel where that cannot be.
 
     Args:
-        drawn, traced, stages, warps, form: as in `in_partitions`.
+        form: as in `in_partitions`.
     """
-    able = target.has("nvidia.tcgen05") and target.has("nvidia.tma") and warps in _WARPS
-    if stages < 2 or not able or not drawn.copied or drawn.warps or form == "pipelined":
+    able = traced.has("nvidia.tcgen05") and traced.warps in _WARPS
+    if not able or not traced.copies_tiles(drawn) or form == "pipelined":
         return fn
     for form_of, parts in ((_TensorMemory, 1), (RowsInTensorMemory, 1), (RowsInTensorMemory, 2)):
         try:
-            written = _walked(form_of, fn, drawn, traced, target, stages, warps, parts)
+            written = _walked(form_of, fn, drawn, traced, parts)
         except (NoForm, GluonError):
             continue
         if written.walks or form_of is RowsInTensorMemory:
@@ -74,14 +66,7 @@ def in_tensor_memory(
 
 
 def _walked(
-    form_of: type[Partitions],
-    fn: Any,
-    drawn: Sketch,
-    traced: Callable[..., Sketch],
-    target: Target,
-    stages: int,
-    warps: int,
-    parts: int,
+    form_of: type[Partitions], fn: Any, drawn: Sketch, traced: Tracer, parts: int
 ) -> Partitions:
     """Return a form of a kernel whose programs walk over the grid, where they can.
 
@@ -99,7 +84,7 @@ def _walked(
             raise NoForm
         fn, part = halved
         drawn = traced(fn, GROUP)
-    return form_of(fn, drawn, target, stages, warps, parts, part, order)
+    return form_of(fn, drawn, traced.target, traced.stages, traced.warps, parts, part, order)
 
 
 class _TensorMemory(Partitions):
@@ -132,7 +117,7 @@ class _TensorMemory(Partitions):
         if not self._has_steps(reader, loop):
             raise NoForm
         others = [s for s in loop.node.body if s is not statement and s not in loop.ahead
-                  and s not in [tile.statement for tile in loop.tiles.values()]]  # fmt: skip
+                  and s not in loop.loads]  # fmt: skip
         uses = [n for n in nodes_in(loop.node) if isinstance(n, ast.Name) and n.id == name]
         if others or len(uses) != 2 or set(sides) != set(loop.tiles) or len(set(sides)) != 2:
             raise NoForm
@@ -174,7 +159,7 @@ class _TensorMemory(Partitions):
 
     def _size(self, reader: LoopsOfTiles, loop: Loop) -> tuple[int, int]:
         """Return the rows and the columns of the sum."""
-        shapes = {shape for statement in loop.issued for shape in reader.shapes_of(statement)}
+        shapes = {shape for statement in loop.issued for shape in reader.shapes_assigned(statement)}
         if len(shapes) != 1 or any(tile.bits != 16 for tile in loop.tiles.values()):
             raise NoForm
         rows, columns = next(iter(shapes))
@@ -236,7 +221,7 @@ class _TensorMemory(Partitions):
             return super()._copied(one, loop)
         reader, node = one.reader, loop.node
         assert isinstance(node.iter, ast.Call) and isinstance(node.target, ast.Name)
-        bounds = bounds_of([reader.text_of(arg) for arg in node.iter.args])
+        bounds = reader.bounds(node)
         lines = [f"{self.total} = {self.sums}.take({self.turn})"]
         lines.append(f"for {node.target.id} in range({', '.join(bounds)}):")
         for ring, tiles in self.rings.items():

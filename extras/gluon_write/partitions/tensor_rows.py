@@ -32,7 +32,7 @@ from gluon_write.partitions.partitions import Partitions
 from gluon_write.partitions.ring_plan import GROUP, Function, NoForm
 from gluon_write.pipelines.rounds import Rounds
 from gluon_write.text.form import bounds_of, factor, free_name, one_line
-from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of, reads, stores
+from gluon_write.text.syntax import argument, mentions, operands_of, reads, stores
 
 __all__ = ["RowsInTensorMemory"]
 
@@ -154,7 +154,7 @@ class RowsInTensorMemory(Partitions):
         """Return the columns of scores and of sums, and choose the number of scores."""
         pairs = [(one.score, one.sum) for one in self.steps.values()]
         shapes = [
-            {shape for statement in column for shape in reader.shapes_of(statement)}
+            {shape for statement in column for shape in reader.shapes_assigned(statement)}
             for column in zip(*pairs, strict=True)
         ]
         if any(len(one) != 1 for one in shapes):
@@ -243,7 +243,7 @@ class RowsInTensorMemory(Partitions):
     def _parameters(
         self, number: int, one: Function, body: list[str], skipped: Sequence[ast.stmt]
     ) -> list[str]:
-        read = {n.id for n in nodes_in(ast.parse("\n".join(body))) if isinstance(n, ast.Name)}
+        read = mentions(ast.parse("\n".join(body)))
         rings = [ring for ring in self.rings if ring in read]
         return [*rings, *super()._parameters(number, one, body, skipped)]
 
@@ -313,7 +313,7 @@ class RowsInTensorMemory(Partitions):
                         f"{_word(self.shared['factors'][0], self.parts)}.store({step.kept})"
                     )
                     lines.append(self._barrier("arrive", "factors_ready"))
-        bounds = bounds_of([reader.text_of(arg) for arg in loop.node.iter.args])
+        bounds = reader.bounds(loop.node)
         head = [f"{self.begun} = 0"] if loop is self.start else []
         end = []
         if loop is self.last:

@@ -9,11 +9,11 @@ import ast
 import re
 from typing import Any
 
-from gluon_core import language, portable
+from gluon_core import portable
 from gluon_write.partitions.shared_walk import Sharing
-from gluon_write.text.form import factor
+from gluon_write.text.form import Form, factor
 from gluon_write.text.polynomials import Polynomial
-from gluon_write.text.syntax import argument, nodes_in, reads, stores
+from gluon_write.text.syntax import argument, calls_in, reads, stores
 from gluon_write.tracing.index_forms import IndexForms, NoIndex
 from gluon_write.tracing.sketch import Sketch
 
@@ -33,8 +33,7 @@ def useful_parts(fn: Any, drawn: Sketch, sharing: Sharing, side: str) -> str:
         rows, height = _Stored(fn, drawn).rows(sharing)
     except NoIndex:
         return every
-    reader = IndexForms(fn, drawn)
-    space = next(name for name, value in reader.scope.items() if value is language)
+    space = Form(fn).space
     return f"{space}.minimum({every}, {space}.cdiv({rows}, {height}))"
 
 
@@ -47,7 +46,7 @@ class _Stored(IndexForms):
         Raises:
             NoIndex: it has several results, or rows of another form.
         """
-        calls = [n for n in nodes_in(self.tree) if isinstance(n, ast.Call)]
+        calls = calls_in(self.tree)
         wrote = [
             c for c in calls if re.search("store|atomic|print|device_assert", ast.unparse(c.func))
         ]

@@ -32,7 +32,7 @@ from gluon_write.partitions.shared_walk import (
 )
 from gluon_write.partitions.useful_parts import useful_parts
 from gluon_write.text.form import Form, changed_copy, edited, free_name
-from gluon_write.text.syntax import argument, nodes_in, reads, stores
+from gluon_write.text.syntax import argument, is_docstring, nodes_in, reads, stores
 from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["Walk", "walking", "walks"]
@@ -87,7 +87,6 @@ class _Walker(Form):
     def __init__(self, fn: Any, drawn: Sketch):
         super().__init__(fn)
         self.fn, self.drawn = fn, drawn
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
 
     def walk(self, heavy: Optional[int], sharing: Optional[Sharing]) -> Optional[Walk]:
         """Return the kernel; None where a program's index has no such form."""
@@ -98,12 +97,12 @@ class _Walker(Form):
         axes = [getattr(argument(c, 0, "axis"), "value", None) for c in calls]
         if not self.space or not calls or any(axis not in range(_AXES) for axis in axes):
             return None
-        taken = {*re.findall(r"\w+", self.source), *self.scope}
+        taken = self.names_in_use()
         program, units = free_name("program", taken), free_name("units", taken)
         last = max(a for a in axes if isinstance(a, int))
         index = {axis: free_name(f"index_{axis}", taken) for axis in range(last + 1)}
         text = edited(self.source, [(c, index[a]) for c, a in zip(calls, axes)])  # type: ignore[index]
-        body = [s for s in self.tree.body if not _is_text(s)]
+        body = [s for s in self.tree.body if not is_docstring(s)]
         once = self._once(body)
         if any(self._walks(s) for s in body):
             return None
@@ -201,7 +200,7 @@ class _Walker(Form):
     def _statements(self, text: str) -> list[list[str]]:
         """Return the lines of each statement of the kernel, without indent; the edits keep their lines."""
         lines = text.splitlines()
-        body = [s for s in self.tree.body if not _is_text(s)]
+        body = [s for s in self.tree.body if not is_docstring(s)]
         listed = []
         end = body[0].lineno - 1
         for statement in body:
@@ -214,8 +213,3 @@ class _Walker(Form):
 def _bare(text: str) -> str:
     """Return an expression without its outer parentheses."""
     return text[1:-1] if text.startswith("(") and text.endswith(")") else text
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    """Return True for a docstring."""
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional
 from gluon_core import language
 from gluon_write.loops.loops import Loop, Tile
 from gluon_write.pipelines.prefetch import Prefetcher
-from gluon_write.text.form import changed_copy, free_name
+from gluon_write.text.form import free_name
 from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of
 from gluon_write.tracing.sketch import Sketch
 
@@ -34,27 +34,14 @@ def accumulated(fn: Any, drawn: Sketch, stages: int, room: int) -> Any:
     """Return a kernel with the sums of its loops of products in tensor memory, or the kernel.
 
     Args:
-        drawn: the traced kernel, which knows shapes and dtypes. stages: buffers for each operand.
+        stages: buffers for each operand.
         room: bytes of shared memory of a program.
     """
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        text = _Accumulator(jit, number, drawn, True).text(stages, room)
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    return _Accumulator.rewrite(fn, drawn, True, stages=stages, room=room)
 
 
 class _Accumulator(Prefetcher):
     layouts = ""
-
-    goes_on = False
-    copies_operands = False
-    takes_computed = False
-    takes_several = False
-    takes_kept = False
-    takes_converted = False
-    takes_addresses = False
 
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop with one product whose sum nothing else in it uses."""

@@ -18,7 +18,7 @@ from typing import Any, Optional
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import Edit, Loop
 from gluon_write.loops.moved_names import carried, changed
-from gluon_write.text.form import bounds_of, changed_copy, free_name, one_line, renamed
+from gluon_write.text.form import free_name, one_line, renamed
 from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["buffered"]
@@ -26,18 +26,13 @@ __all__ = ["buffered"]
 _MOST_BITS = 128 * 32  # of a thread for the tiles of the next step
 
 
-def buffered(fn: Any, drawn: Sketch, warps: int, lanes: int) -> Any:
+def buffered(fn: Any, drawn: Sketch, threads: int) -> Any:
     """Return a kernel whose loops of products load a step ahead, or the kernel.
 
     Args:
-        drawn: the traced kernel, which knows shapes and dtypes. warps, lanes: of the program, of a warp.
+        threads: of the program.
     """
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        text = _Buffered(jit, number, drawn, wgmma=False).text(warps * lanes)
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    return _Buffered.rewrite(fn, drawn, False, threads=threads)
 
 
 class _Buffered(LoopReader):
@@ -56,7 +51,7 @@ class _Buffered(LoopReader):
         """Return the edits of a loop: first and last line, and the new lines."""
         node = loop.node
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
-        first, last, stride = bounds_of([self.text_of(arg) for arg in node.iter.args])
+        first, last, stride = self.bounds(node)
         moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(changed(loop))}
         ahead = moved.setdefault(node.target.id, free_name(f"{node.target.id}_ahead", taken))
         for tile in loop.tiles.values():
@@ -71,7 +66,7 @@ class _Buffered(LoopReader):
         before += [f"{outer}{line}" for line in (*fetch, f"{ahead} += {stride}")]
         edits = [(node.lineno, node.lineno - 1, before)]
         taken_over = [f"{tile.name} = {tile.ring}" for tile in loop.tiles.values()]
-        statements = [tile.statement for tile in loop.tiles.values()]
+        statements = loop.loads
         earliest = min(statements, key=lambda statement: statement.lineno)
         for statement in statements:
             new = [*taken_over, *fetch, f"{ahead} += {stride}"] if statement is earliest else []
@@ -81,7 +76,7 @@ class _Buffered(LoopReader):
 
     def _fetch(self, loop: Loop, moved: dict[str, str], last: str, ahead: str) -> list[str]:
         """Return the lines that load the tiles of a step ahead."""
-        loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+        loads = loop.by_statement
         lines = []
         for statement in loop.node.body:
             tile = loads.get(id(statement))

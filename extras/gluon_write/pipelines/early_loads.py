@@ -22,8 +22,8 @@ from typing import Any, Mapping, Optional
 from gluon_core import language
 from gluon_write.pipelines.loads_ahead import AheadReader
 from gluon_write.text.form import rewritten
-from gluon_write.text.syntax import nodes_in, reads, stores
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.text.syntax import calls_in, nodes_in, reads, stores
+from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["loaded_early"]
 
@@ -47,7 +47,7 @@ def loaded_early(
     """Return a kernel whose loads do not wait for a reduction that they do not need, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
         held: place of a load -> elements of a thread, how many an instruction moves, and the bits of one.
     """
     return rewritten(
@@ -61,7 +61,6 @@ class _Early(AheadReader):
         self.held = held
 
     def text(self, threads: int) -> Optional[str]:
-        """Return the text of the kernel; None where nothing changes."""
         body = self.tree.body
         first = next((i for i, s in enumerate(body) if self._is_reduction(s)), None)
         if not self.space or first is None:
@@ -78,7 +77,7 @@ class _Early(AheadReader):
 
     def _is_reduction(self, statement: ast.stmt) -> bool:
         """Return True for a statement that is always executed, and reduces a tensor."""
-        calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
+        calls = calls_in(statement)
         plain = isinstance(statement, (ast.Assign, ast.AugAssign))
         return plain and any(self.called(call) in _REDUCTIONS for call in calls)
 
@@ -88,7 +87,7 @@ class _Early(AheadReader):
         changed: set[str] = set()  # by the statements that stay
         used: set[str] = set()
         for statement in body:
-            calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
+            calls = calls_in(statement)
             alone = (
                 len([s for s in body if s.lineno <= statement.lineno <= (s.end_lineno or 0)]) == 1
             )
@@ -122,7 +121,7 @@ class _Early(AheadReader):
         """Return the registers of a thread for the loads of a statement, with elements of at least so many bits."""
         words = 0
         for node in nodes_in(statement):
-            place = place_of(node, self.number) if self.called(node) is language.load else None
+            place = self.place_of(node) if self.called(node) is language.load else None
             facts = self.held.get(place) if place is not None else None
             if facts is not None:
                 count, vector, bits = facts

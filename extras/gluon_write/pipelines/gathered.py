@@ -19,7 +19,6 @@ the time, in 48 registers for 56.
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
@@ -27,7 +26,7 @@ from gluon_sim.tracing.types import PointerType
 from gluon_write.pipelines.loads_ahead import AheadReader, read_by
 from gluon_write.text.form import edited, free_name, one_line
 from gluon_write.text.syntax import argument, mentions, nodes_in, reads, stores
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["with_gathered_bases"]
 
@@ -44,7 +43,7 @@ def with_gathered_bases(fn: Any, drawn: Sketch, threads: int, together: Mapping[
     """Return a kernel whose gathers add what no step changes to their pointers before the loop, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
     return read_by(_Gathers, fn, drawn, threads, together)
@@ -55,7 +54,7 @@ class _Gathers(AheadReader):
         """Return the function with its bases; None without one."""
         if not self.space:
             return None
-        taken = {*re.findall(r"\w+", self.source), *self.scope}
+        taken = self.names_in_use()
         edits: list[tuple[ast.expr, str]] = []
         bases: list[tuple[ast.For, str]] = []
         for loop in (node for node in nodes_in(self.tree) if isinstance(node, ast.For)):
@@ -112,7 +111,7 @@ class _Gathers(AheadReader):
         if isinstance(part, ast.Name):
             makers = [s for s in nodes_in(self.tree) if isinstance(s, ast.Assign)]
             values = [s.value for s in makers if part.id in stores(s)]
-        places = [place_of(value, self.number) for value in values]
+        places = [self.place_of(value) for value in values]
         types = [value.type for p in places if p for value in self.drawn.returned.get(p, ())]
         known = all(p in self.drawn.returned for p in places)
         elements = [getattr(one, "element", one) for one in types]

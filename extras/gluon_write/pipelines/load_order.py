@@ -20,7 +20,7 @@ from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
 from gluon_write.pipelines.loads_ahead import AheadReader, Load, read_by
-from gluon_write.text.syntax import nodes_in, reads, stores
+from gluon_write.text.syntax import calls_in, nodes_in, reads, stores
 from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["ordered"]
@@ -37,7 +37,7 @@ def ordered(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int])
     """Return a kernel with barriers between loads and those that need them, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
     return read_by(_Order, fn, drawn, threads, together)
@@ -63,7 +63,7 @@ class _Order(AheadReader):
         """Yield blocks of statements that all threads execute, those of loops of products left out."""
         yield body
         for statement in body:
-            calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
+            calls = calls_in(statement)
             if isinstance(statement, (ast.If, ast.For, ast.While)):
                 if isinstance(statement, ast.If) or not any(map(self.multiplies, calls)):
                     yield from self._blocks(statement.body)

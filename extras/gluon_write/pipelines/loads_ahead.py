@@ -20,19 +20,20 @@ import ast
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from gluon_core import language, portable
 from gluon_write.loops.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import falling
 from gluon_write.loops.single_step import follows_whole_steps
-from gluon_write.text.form import bounds_of, changed_copy, free_name, one_line, renamed, rewritten
+from gluon_write.text.form import free_name, one_line, renamed, rewritten
 from gluon_write.text.step_masks import ends_with
-from gluon_write.text.syntax import argument, nodes_in, reads, stores
+from gluon_write.text.syntax import argument, is_new, nodes_in, reads, stores
 from gluon_write.text.unread import without_unread
 from gluon_write.tracing.pointer_names import pointer_name
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.sketch import Place, Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["AheadLoop", "AheadReader", "Load", "loaded_ahead", "read_by", "vectors_ahead"]
 
@@ -94,27 +95,17 @@ class AheadLoop:
 
 
 def loaded_ahead(
-    traced: Callable[[Any], Sketch],
-    fn: Any,
-    drawn: Sketch,
-    threads: int,
-    together: Mapping[Place, int],
+    traced: Tracer, fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, int]
 ) -> Any:
     """Return a kernel whose loops of products load ahead, or the kernel.
 
     Args:
-        traced: traces another kernel. drawn: the traced kernel. threads: of the program.
         together: place of a load -> neighbours that one instruction can move.
     """
     for addresses in (False, True):  # those that loads of the first round read
-        texts: dict[int, str] = {}
-        for number, jit in enumerate(drawn.jits):
-            text = AheadReader(jit, number, drawn, addresses, together).text(threads)
-            if text is not None:
-                texts[number] = text
-        if texts:
-            fn = changed_copy(fn, drawn.jits, texts, {})
-            drawn, together = traced(fn), {}
+        ahead = AheadReader.rewrite(fn, drawn, addresses, together, threads=threads)
+        if ahead is not fn:
+            fn, drawn, together = ahead, traced(ahead), {}
     return fn
 
 
@@ -152,6 +143,7 @@ class AheadReader(LoopReader):
     takes_falling = True
     note = "The loads of a step are under way during the step before."
     late = False  # a step loads for the next one behind its own uses
+    counts_scalars = False  # among the registers for what a step takes from the one before
 
     def __init__(
         self, fn: Any, number: int, drawn: Sketch, addresses: bool, together: Mapping[Place, int]
@@ -163,7 +155,7 @@ class AheadReader(LoopReader):
         """Return the function with its loops of products changed; None without one."""
         if not self.space:
             return None
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         edits: list[Edit] = []
         for node in nodes_in(self.tree):
             loop = self._loop(node, threads) if isinstance(node, ast.For) else None
@@ -237,15 +229,15 @@ class AheadReader(LoopReader):
         """Yield the loads of one statement that is always executed."""
         if not isinstance(statement, (ast.Assign, ast.AugAssign)):
             return
-        before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
-        if before.strip() or any(isinstance(node, _LATER) for node in nodes_in(statement)):
+        if not self.begins_line(statement) or any(
+            isinstance(node, _LATER) for node in nodes_in(statement)
+        ):
             return
         for node in nodes_in(statement.value):
             if not isinstance(node, ast.Call) or self.called(node) is not language.load:
                 continue
             volatile = argument(node, 6, "volatile")
-            place = place_of(node, self.number)
-            values = self.drawn.returned.get(place, ()) if place else ()
+            place, values = self.place_of(node), self.values_of(node)
             run = self.together.get(place, 64) if place else 64
             sizes = {_words(value, threads, run) for value in values}
             if values and volatile is None and not any(w.arg is None for w in node.keywords):
@@ -255,8 +247,7 @@ class AheadReader(LoopReader):
 
     def instructions(self, call: ast.Call, threads: int) -> int:
         """Return the instructions of a thread for a load."""
-        place = place_of(call, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        place, values = self.place_of(call), self.values_of(call)
         run = self.together.get(place, 1) if place else 1
         counts = [0]
         for value in values:
@@ -287,7 +278,7 @@ class AheadReader(LoopReader):
 
     def _argument(self, call: ast.Call) -> Optional[str]:
         """Return the argument of the function that the address of an access begins with."""
-        name = pointer_name(self.drawn.jits, place_of(call, self.number))
+        name = pointer_name(self.drawn.jits, self.place_of(call))
         arguments = {arg.arg for arg in nodes_in(self.tree.args) if isinstance(arg, ast.arg)}
         before: set[str] = set()
         while name and name not in arguments and name not in before:
@@ -338,6 +329,29 @@ class AheadReader(LoopReader):
                 changed = True
         return chosen if chosen or wanted & variable else None
 
+    def _loop_of_loads(self, node: ast.For, loads: list[Load]) -> Optional[AheadLoop]:
+        """Return a loop all of whose loads run ahead; None where an address cannot, or nothing is loaded."""
+        loop = AheadLoop(node, loads)
+        wanted = [self._needs(load, loop, loads) for load in loads]
+        if not wanted or None in wanted:
+            return None
+        loop.ahead = [s for s in node.body if any(s in (one or ()) for one in wanted)]
+        loop.inner = [load for load in loads if load.statement in loop.ahead]
+        loop.loads = [load for load in loads if load not in loop.inner]
+        return loop
+
+    def carried_words(self, loop: AheadLoop, threads: int) -> int:
+        """Return the registers of a thread for the tensors that a step takes from the one before."""
+        words = 0
+        for statement in loop.node.body:
+            if statement in loop.ahead or not isinstance(statement, (ast.Assign, ast.AugAssign)):
+                continue
+            if not all(is_new(name, loop.node) for name in stores(statement)):
+                shapes = self.shapes_of(statement.value)
+                sizes = [math.prod(shape) for shape in shapes if shape or self.counts_scalars]
+                words += -(-max(sizes, default=0) // threads)
+        return words
+
     def _runs_ahead(self, statement: ast.stmt, loads: Sequence[Load]) -> bool:
         """Return True for arithmetic, and for loads of addresses."""
         known = [load.call for load in loads if load.statement is statement and load.words <= 2]
@@ -361,14 +375,14 @@ class AheadReader(LoopReader):
         """Return the edits of a loop: first and last line, and the new lines."""
         node = loop.node
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
-        first, last, stride = bounds_of([self.text_of(arg) for arg in node.iter.args])
+        first, last, stride = self.bounds(node)
         names = {name for statement in loop.ahead for name in stores(statement)}
         moved = {name: free_name(f"{name}_ahead", taken) for name in sorted(names)}
         ahead = moved.setdefault(node.target.id, free_name(f"{node.target.id}_ahead", taken))
         for load in loop.loads:
             word = sorted(stores(load.statement))[0]
             if isinstance(load.statement, ast.AugAssign):  # which names a sum
-                word = pointer_name(self.drawn.jits, place_of(load.call, self.number)) or word
+                word = pointer_name(self.drawn.jits, self.place_of(load.call)) or word
             load.name = free_name(f"{word}_ahead", taken)
         falls = falling(node, self.number, self.drawn)
         inside = f"{ahead} {'>' if falls else '<'} {last}"
@@ -450,7 +464,7 @@ def vectors_ahead(fn: Any, drawn: Sketch, threads: int) -> Any:
     """Return a kernel whose loops of several products load the vectors of a step during the step before, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
     """
     return read_by(_VectorsAhead, fn, drawn, threads, {})
 
@@ -467,8 +481,7 @@ class _VectorsAhead(AheadReader):
 
     def loads_of(self, statement: ast.stmt, threads: int) -> Iterator[Load]:
         for load in super().loads_of(statement, threads):
-            place = place_of(load.call, self.number)
-            values = self.drawn.returned.get(place, ()) if place else ()
+            values = self.values_of(load.call)
             sizes = (math.prod(value.type.dims) * _bits(value) for value in values)
             words = max(sizes) // (_LANES * _WORD)
             if load.is_vector and words <= self.left:

@@ -33,12 +33,13 @@ from gluon_write.pipelines.copy_ops import COPIES
 from gluon_write.pipelines.filling import filling
 from gluon_write.rewrites.awaited_loops import with_awaited_loops
 from gluon_write.rewrites.copied_operands import copied_operands, copying
-from gluon_write.text.form import bounds_of, changed_copy, free_name, one_line, renamed
+from gluon_write.text.form import free_name, one_line, renamed, rewritten
 from gluon_write.text.step_masks import excludes_later_steps
 from gluon_write.text.syntax import assigned_in, mentions, nodes_in, reads, stores
 from gluon_write.text.unread import without_unread
 from gluon_write.tracing.dtypes import dtype_of
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.sketch import Place, Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["Prefetcher", "prefetched"]
 
@@ -49,35 +50,27 @@ _LEAST_WARPS = 4  # of a warp group
 def prefetched(
     fn: Any,
     drawn: Sketch,
-    stages: int,
-    has: Any,
-    warps: int,
-    room: int,
+    traced: Tracer,
     unaligned: Collection[Place] = (),
     lines: Mapping[Place, int] = {},
 ) -> Any:
     """Return a kernel with the operands of its loops of products prefetched, or the kernel.
 
     Args:
-        drawn: the traced kernel, which knows shapes and dtypes.
-        stages: buffers for each operand.
-        has: tells of a capability whether the target has it.
-        warps: of the program. room: bytes of shared memory of a program.
         unaligned: places of loads whose addresses are not known to be aligned as copies need it.
         lines: places of loads of bytes -> the dimension whose neighbours are neighbours in memory.
     """
-    copies = next((ops for capability, ops in COPIES.items() if has(capability)), None)
-    if stages < 2 or copies is None or VERSION[:2] in copies.but:
+    copies = next((ops for capability, ops in COPIES.items() if traced.has(capability)), None)
+    if traced.stages < 2 or copies is None or VERSION[:2] in copies.but:
         return fn
-    wgmma = has("nvidia.wgmma") and warps >= _LEAST_WARPS
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        reader = Prefetcher(jit, number, drawn, wgmma, unaligned, lines)
-        reader.warps, reader.copies = warps, copies
-        text = reader.text(stages, room)
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, drawn.jits, texts, {}) if texts else fn
+    wgmma = traced.has("nvidia.wgmma") and traced.warps >= _LEAST_WARPS
+
+    def text_of(jit: Any, number: int) -> Optional[str]:
+        reader = _Pointers(jit, number, drawn, wgmma, unaligned, lines)
+        reader.warps, reader.copies = traced.warps, copies
+        return reader.text(traced.stages, traced.room)
+
+    return rewritten(fn, drawn.jits, text_of)
 
 
 class Prefetcher(LoopReader):
@@ -91,15 +84,9 @@ class Prefetcher(LoopReader):
 
     warps = 0
     copies = COPIES["nvidia.cp_async"]
-    goes_on = True
-    copies_operands = True
-
+    goes_on = False
+    copies_operands = False
     takes_falling = True
-    takes_computed = True
-    takes_several = True
-    takes_kept = True
-    takes_converted = True
-    takes_addresses = True
 
     def read(self, node: ast.For) -> Optional[Loop]:
         """Return a loop of products; None of one of several whose addresses memory holds, and whose tiles registers hold."""
@@ -107,7 +94,7 @@ class Prefetcher(LoopReader):
         if loop is None:
             return None
         for tile in loop.tiles.values():
-            place = place_of(tile.statement.value, self.number)
+            place = self.place_of(tile.statement.value)
             across = place is not None and self.lines.get(place) == 0
             tile.flipped = across and tile.bits == 8 and self.shared(tile, loop)
         loaded = [tile for tile in loop.tiles.values() if not tile.tiles and not tile.dtype]
@@ -196,8 +183,8 @@ class Prefetcher(LoopReader):
         begun, behind = self.begun.get(node), self._behind(loop)
         end = begun.end if begun else behind[-1].node if behind else node
         assert isinstance(end.iter, ast.Call)
-        first = bounds_of([self.text_of(arg) for arg in node.iter.args])[0]
-        _, last, stride = bounds_of([self.text_of(arg) for arg in end.iter.args])
+        first = self.bounds(node)[0]
+        _, last, stride = self.bounds(end)
         variable, slot = node.target.id, free_name("slot", taken)
         if begun:
             step, moved = begun.step, begun.moved
@@ -257,7 +244,7 @@ class Prefetcher(LoopReader):
         last_thing, copies = (copies, []) if late else ([], copies)
         started, new_lines, over = self.waits(loop, copies, inner, outer)
         edits.append((node.lineno, node.lineno - 1, started))
-        loads = [tile.statement for tile in loop.tiles.values()]
+        loads = loop.loads
         earliest = min(loads, key=lambda s: s.lineno)
         waited += [] if loop.issued else copies
         for tile in loop.tiles.values():
@@ -499,8 +486,7 @@ class Prefetcher(LoopReader):
 
     def _traced_dtype(self, tile: Tile) -> Optional[str]:
         """Return the name of a tile's dtype in the trace; None of several, and of another."""
-        place = place_of(tile.statement.value, self.number)
-        return dtype_of(self.drawn.returned.get(place, ()) if place else ())
+        return dtype_of(self.values_of(tile.statement.value))
 
     def dtype_of(self, tile: Tile, loop: Loop, moved: Mapping[str, str]) -> str:
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
@@ -526,7 +512,7 @@ class Prefetcher(LoopReader):
         Args:
             end: the loop whose last step is the last one that is copied.
         """
-        loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+        loads = loop.by_statement
         early, ops = self._early(loop), self.copies
 
         def lines(step: str) -> list[str]:
@@ -582,6 +568,18 @@ class Prefetcher(LoopReader):
     def _places(self, loop: Loop, moved: Mapping[str, str], last: str, ahead: str) -> list[str]:
         """Return the lines that compute the addresses of a step which memory holds."""
         return [self._moved(statement, loop, moved, last, ahead) for statement in self._early(loop)]
+
+
+class _Pointers(Prefetcher):
+    """Write loops whose tiles are loaded through pointers, with all that copies can do."""
+
+    goes_on = True
+    copies_operands = True
+    takes_computed = True
+    takes_several = True
+    takes_kept = True
+    takes_converted = True
+    takes_addresses = True
 
 
 def _behind(statement: ast.stmt) -> int:

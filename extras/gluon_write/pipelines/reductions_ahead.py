@@ -17,14 +17,13 @@ their own (`thread_sums`), none waits: loads take registers alone, and the loss 
 from __future__ import annotations
 
 import ast
-import math
 from typing import Any, Mapping, Optional
 
 from gluon_core import language
 from gluon_write.pipelines.loads_ahead import AheadLoop, AheadReader, read_by
 from gluon_write.rewrites.thread_sums import is_of_a_thread
-from gluon_write.text.syntax import argument, is_new, nodes_in, stores
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.text.syntax import argument, nodes_in
+from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["reduced_ahead"]
 
@@ -40,7 +39,7 @@ def reduced_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place,
     """Return a kernel whose loops of reductions load for the next step, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
     return read_by(_Reductions, fn, drawn, threads, together, tidy=True)
@@ -48,27 +47,26 @@ def reduced_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place,
 
 class _Reductions(AheadReader):
     note = "The loads of a step are under way while the step before reduces its elements."
+    counts_scalars = True
 
     def _loop(self, node: ast.For, threads: int) -> Optional[AheadLoop]:
         """Return a loop that reduces what it loads, if nothing is stored; None of other loops."""
         calls = self.calls_of(node)
         if not calls or any(map(self.multiplies, calls)) or any(map(self._writes, calls)):
             return None
-        loads = [load for s in node.body for load in self.loads_of(s, threads)]
-        loop = AheadLoop(node, [])
-        wanted = [self._needs(load, loop, loads) for load in loads]
-        if not wanted or None in wanted:
+        loop = self._loop_of_loads(
+            node, [one for s in node.body for one in self.loads_of(s, threads)]
+        )
+        if loop is None:
             return None
-        loop.ahead = [s for s in node.body if any(s in (one or ()) for one in wanted)]
-        loop.inner = [load for load in loads if load.statement in loop.ahead]
-        loads = loop.loads = [load for load in loads if load not in loop.inner]
+        loads = loop.loads
         results = set().union(*(self._follow(load, loads, node) for load in loads))
         reductions = [call for call in calls if self._reduces(call, results)]
         if all(self._is_of_a_thread(call, threads) for call in reductions):
             return None
         count = sum(self.instructions(load.call, threads) for load in loads)
         words = 2 * sum(load.words for load in loads) + _ADDRESS * count
-        fits = words + self._carried_words(loop, threads) <= _MOST_WORDS
+        fits = words + self.carried_words(loop, threads) <= _MOST_WORDS
         return loop if fits and not any(load.narrow for load in loads) else None
 
     def _reduces(self, call: ast.Call, results: set[str]) -> bool:
@@ -81,21 +79,6 @@ class _Reductions(AheadReader):
     def _is_of_a_thread(self, call: ast.Call, threads: int) -> bool:
         """Return True for a reduction for which no thread waits for another one."""
         axis = argument(call, 1, "axis")
-        place = place_of(call.args[0], self.number) if call.args else None
-        values = self.drawn.returned.get(place, ()) if place else ()
-        shapes = [tuple(getattr(value.type, "dims", ())) for value in values]
+        shapes = self.shapes_of(call.args[0]) if call.args else set()
         along = getattr(axis, "value", None)
         return bool(shapes) and all(is_of_a_thread(shape, along, threads) for shape in shapes)
-
-    def _carried_words(self, loop: AheadLoop, threads: int) -> int:
-        """Return the registers of a thread for the tensors that a step takes from the one before."""
-        words = 0
-        for statement in loop.node.body:
-            if statement in loop.ahead or not isinstance(statement, (ast.Assign, ast.AugAssign)):
-                continue
-            if not all(is_new(name, loop.node) for name in stores(statement)):
-                place = place_of(statement.value, self.number)
-                values = self.drawn.returned.get(place, ()) if place else ()
-                sizes = [math.prod(getattr(value.type, "dims", ())) for value in values]
-                words += -(-max(sizes, default=0) // threads)
-        return words

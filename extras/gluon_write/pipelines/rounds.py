@@ -89,9 +89,9 @@ class Rounds:
             ast.stmt, tuple[str, ...]
         ] = {}  # lines of statements with masks of columns
         self.rare = False  # no step, as a rule: its registers count, and not its time
-        loads = [tile.statement for tile in loop.tiles.values()]
+        loads = loop.loads
         self.all = [s for s in loop.node.body if s not in loads]
-        taken = {*re.findall(r"\w+", reader.source), *reader.scope}
+        taken = reader.names_in_use()
         self.slot, self.next = free_name("slot", taken), free_name("next_slot", taken)
         self.taken = taken
 

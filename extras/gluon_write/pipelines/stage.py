@@ -20,7 +20,6 @@ from gluon_core import language, portable
 from gluon_write.loops.flat import Around, around, lines_of, room_of
 from gluon_write.loops.loops import falling, orders_memory, untransposed, viewed
 from gluon_write.text.form import (
-    Form,
     bounds_of,
     factor,
     free_name,
@@ -29,7 +28,8 @@ from gluon_write.text.form import (
     with_text,
 )
 from gluon_write.text.syntax import mentions, nodes_in
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["staged"]
 
@@ -75,10 +75,10 @@ def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False, room: 
     return with_text(fn, text)
 
 
-class _Stager(Form):
+class _Stager(TracedForm):
     def __init__(self, fn: Any, drawn: Sketch, transposes: bool):
-        super().__init__(fn)
-        self.drawn, self.transposes = drawn, transposes
+        super().__init__(fn, 0, drawn)
+        self.transposes = transposes
         self.lines = self.source.splitlines()
         self.descriptors = self._assigned(portable.descriptor)
         self.accumulators = self._assigned(language.zeros)
@@ -179,7 +179,7 @@ class _Stager(Form):
         tiles, place = call.args
         if call.args[0].id not in self.descriptors or not isinstance(place, (ast.List, ast.Tuple)):
             return None
-        names = {n.id for n in nodes_in(place) if isinstance(n, ast.Name)}
+        names = mentions(place)
         if names & changed - set(inlined):
             return None
         texts = [self.text_of(entry) for entry in place.elts]
@@ -223,9 +223,9 @@ class _Stager(Form):
             stages -= 1  # more than there is memory for
         if stages < 2:
             return None
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         names = {word: free_name(word, taken) for word in ("tiles", "step", "steps", "layouts")}
-        space = next(n for n, value in self.scope.items() if value is language)
+        space = self.space
         outer = self._around(loop, taken, stages, room)
         written = (
             self._loop(loop, names, space, stages)
@@ -250,7 +250,7 @@ class _Stager(Form):
                 continue
             between = block[block.index(statement) + 1 : block.index(loop.node) + 1]
             names = [n for other in between for n in nodes_in(other) if isinstance(n, ast.Name)]
-            read = {n.id for n in nodes_in(statement.value) if isinstance(n, ast.Name)}
+            read = mentions(statement.value)
             stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
             if all(n.id != name for n in names) and not read & stored:
                 later.append(statement)
@@ -309,8 +309,7 @@ class _Stager(Form):
         """Return the bits of the elements of a loop's tiles."""
         _, _, statement = next(iter(loop.loads.values()))
         assert isinstance(statement, ast.Assign)
-        place = place_of(untransposed(statement.value, self), 0)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(untransposed(statement.value, self))
         return max((getattr(value.type.element, "bits", 0) for value in values), default=0)
 
     def _earliest(self, loop: _Loop) -> ast.Assign:

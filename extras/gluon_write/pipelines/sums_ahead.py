@@ -21,13 +21,11 @@ Each load comes behind the same reads and before the same ones as it did.
 from __future__ import annotations
 
 import ast
-import math
 from typing import Any, Mapping, Optional
 
 from gluon_core import language
 from gluon_write.pipelines.loads_ahead import AheadLoop, AheadReader, read_by
-from gluon_write.text.syntax import is_new, stores
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["summed_ahead"]
 
@@ -55,7 +53,7 @@ def summed_ahead(fn: Any, drawn: Sketch, threads: int, together: Mapping[Place, 
     """Return a kernel whose loops of sums load for the next step, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
     return read_by(_Sums, fn, drawn, threads, together, tidy=True)
@@ -73,14 +71,10 @@ class _Sums(AheadReader):
         loads = [load for s in node.body for load in self.loads_of(s, threads)]
         if len(loads) < sum(self.called(call) is language.load for call in calls):
             return None
-        loop = AheadLoop(node, loads)
-        wanted = [self._needs(load, loop, loads) for load in loads]
-        if not wanted or None in wanted:
+        loop = self._loop_of_loads(node, loads)
+        if loop is None or loop.inner:
             return None
-        loop.ahead = [s for s in node.body if any(s in (one or ()) for one in wanted)]
-        if any(load.statement in loop.ahead for load in loads):
-            return None
-        sums = self._sums(loop, threads)
+        sums = self.carried_words(loop, threads)
         words = sum(load.words for load in loads)
         count = sum(self.instructions(load.call, threads) for load in loads)
         addresses = _ADDRESS * count
@@ -96,20 +90,3 @@ class _Sums(AheadReader):
         if isinstance(call.func, ast.Attribute):
             return call.func.attr in _METHODS
         return isinstance(call.func, ast.Name) and call.func.id in _BUILTINS
-
-    def _sums(self, loop: AheadLoop, threads: int) -> int:
-        """Return the registers of a thread for the tensors that a step takes from the one before."""
-        words = 0
-        for statement in loop.node.body:
-            if statement in loop.ahead or not isinstance(statement, (ast.Assign, ast.AugAssign)):
-                continue
-            if not all(is_new(name, loop.node) for name in stores(statement)):
-                words += self._words(statement.value, threads)
-        return words
-
-    def _words(self, node: ast.expr, threads: int) -> int:
-        """Return the registers of a thread for an expression; 0 of scalars."""
-        place = place_of(node, self.number)
-        types = [value.type for value in (self.drawn.returned.get(place, ()) if place else ())]
-        sizes = [math.prod(one.dims) for one in types if getattr(one, "dims", ())]
-        return -(-max(sizes, default=0) // threads)

@@ -17,47 +17,40 @@ from typing import Any, Mapping
 
 from gluon_core.plugin.targets import Target
 from gluon_write.loops.loops import Edit, Loop, Tile, viewed
-from gluon_write.loops.tile_loops import LoopsOfTiles
+from gluon_write.loops.tile_loops import LoopsOfTiles, loops_of_tiles
 from gluon_write.pipelines.prefetch import Prefetcher
-from gluon_write.text.form import bounds_of, changed_copy, factor, free_name, one_line, renamed
+from gluon_write.text.form import factor, free_name, one_line, renamed
 from gluon_write.text.syntax import nodes_in, operands_of, stores
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["has_several_products", "reads_tiles", "tiles_ahead"]
 
 _GROUP = 4  # warps
 
 
-def tiles_ahead(fn: Any, drawn: Sketch, stages: int, target: Target, warps: int) -> Any:
-    """Return a kernel whose loops of several products copy tiles ahead, or the kernel.
-
-    Args:
-        drawn: the traced kernel. stages: buffers for each tile. warps: of the program.
-    """
-    if stages < 2 or not target.has("nvidia.tma") or not drawn.copied or drawn.warps:
+def tiles_ahead(fn: Any, drawn: Sketch, traced: Tracer) -> Any:
+    """Return a kernel whose loops of several products copy tiles ahead, or the kernel."""
+    if not traced.copies_tiles(drawn):
         return fn
-    room = target.architecture.limits.shared_memory
-    able = target.has("nvidia.wgmma") and warps % _GROUP == 0
+    able = traced.has("nvidia.wgmma") and traced.warps % _GROUP == 0
     for kind in (_TilePrefetcher, _WarpProducts) if able else (_WarpProducts,):
-        texts: dict[int, str] = {}
-        for number, jit in enumerate(drawn.jits):
-            text = kind(jit, number, drawn, target, warps).text(stages, room)
-            if text is not None:
-                texts[number] = text
-        if texts:
-            return changed_copy(fn, drawn.jits, texts, {})
+        words = {"stages": traced.stages, "room": traced.room}
+        ahead = kind.rewrite(fn, drawn, traced.target, traced.warps, **words)
+        if ahead is not fn:
+            return ahead
     return fn
 
 
 def has_several_products(drawn: Sketch, target: Target) -> bool:
     """Return True if a loop of tiles has more than one product."""
-    readers = (LoopsOfTiles(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits))
+    readers = loops_of_tiles(drawn, target, _GROUP)
     return any(len(loop.products) > 1 for reader in readers for loop in reader.loops())
 
 
 def reads_tiles(drawn: Sketch, target: Target) -> bool:
     """Return True if the loops of a kernel load tiles of descriptors for products that read them from shared memory alone."""
-    readers = [LoopsOfTiles(jit, i, drawn, target, _GROUP) for i, jit in enumerate(drawn.jits)]
+    readers = loops_of_tiles(drawn, target, _GROUP)
     loops = [loop for reader in readers for loop in reader.loops()]
     loads = [
         node
@@ -76,14 +69,6 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
     tiles = ""  # the name of a loop's pipeline
     places: dict[str, str] = {}  # tile -> the name of its place, which a step moves
     steps = ""  # the name of the steps of a loop that begins elsewhere than at 0, which counts them
-
-    goes_on = False
-    copies_operands = False
-    takes_computed = False
-    takes_several = False
-    takes_kept = False
-    takes_converted = False
-    takes_addresses = False
 
     def read(self, node: Any) -> Any:
         loop = super().read(node)
@@ -126,7 +111,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
 
     def _bounds(self, loop: Loop) -> tuple[str, str, str]:
         assert isinstance(loop.node.iter, ast.Call)
-        return bounds_of([self.text_of(arg) for arg in loop.node.iter.args])
+        return self.bounds(loop.node)
 
     def _written(self, loop: Loop, stages: int, taken: set[str]) -> list[Edit]:
         """Return the edits of a loop; one that begins elsewhere than at 0 counts its steps, as its copies do."""
@@ -183,7 +168,7 @@ class _TilePrefetcher(LoopsOfTiles, Prefetcher):
         def lines(step: str) -> list[str]:
             text: list[str] = []
             places: dict[str, str] = {}
-            loads = {id(tile.statement): tile for tile in loop.tiles.values()}
+            loads = loop.by_statement
             for statement in loop.node.body:
                 tile = loads.get(id(statement))
                 if statement in loop.ahead:

@@ -62,8 +62,7 @@ class _Work:
 
     def elements(self, node: ast.AST) -> int:
         """Return the elements of an expression's value, 1 of a scalar."""
-        place = place_of(node, self.reader.number)
-        values = self.reader.drawn.returned.get(place, ()) if place else ()
+        values = self.reader.drawn.values_of(node, self.reader.number)
         counts = [1]
         for value in values:
             count = 1

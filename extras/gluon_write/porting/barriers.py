@@ -13,7 +13,7 @@ import ast
 from typing import Any, Iterator, Optional
 
 from gluon_write.porting.kinds import TILES
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import calls_in, mentions, nodes_in
 
 __all__ = ["loaded_again"]
 
@@ -34,7 +34,7 @@ def loaded_again(port: Any, jit: ast.FunctionDef) -> None:
 def _ordered(port: Any, block: list[ast.stmt]) -> None:
     stored: dict[str, set[str]] = {}  # text of the pointers -> the names in it
     for statement in block:
-        calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
+        calls = calls_in(statement)
         named = [(port.language(call.func), call) for call in calls]
         loaded = {ast.unparse(c.args[0]) for name, c in named if name == "load" and c.args}
         if loaded & set(stored):
@@ -49,7 +49,7 @@ def _ordered(port: Any, block: list[ast.stmt]) -> None:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
             if port.language(call.func) == "store" and call.args:
-                own = {n.id for n in nodes_in(call.args[0]) if isinstance(n, ast.Name)}
+                own = mentions(call.args[0])
                 stored[ast.unparse(call.args[0])] = own
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional
 
 from gluon_write.porting.kinds import BLOCK, TILES
 from gluon_write.text.form import free_name
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import arguments, nodes_in
 
 __all__ = ["arguments", "own_names", "ported_access", "ported_maker", "ported_method"]
 
@@ -18,11 +18,6 @@ _LOADS = ("pointer", "mask", "other", *_CHECKS, *_HOW, "volatile")
 _STORES = ("pointer", "value", "mask", _CHECKS[0], *_HOW)
 _TMA = 'gl.target.has("nvidia.tma")'
 _TILE_FUNCTIONS = {"load_tensor_descriptor": "load", "store_tensor_descriptor": "store"}
-
-
-def arguments(node: ast.Call, names: Sequence[str]) -> dict[str, ast.expr]:
-    """Return the arguments of a call by name."""
-    return dict(zip(names, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
 
 
 def own_names(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Callable, Optional, Sequence
 
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import arguments, nodes_in
 
 __all__ = ["BLOCK", "TILES", "Kinds"]
 
@@ -98,7 +98,7 @@ class Kinds:
         if called is None:
             return
         names = [arg.arg for arg in (*called.args.posonlyargs, *called.args.args)]
-        passed = dict(zip(names, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
+        passed = arguments(node, names)
         for name, value in passed.items():
             kind = self.of(jit, value)
             if kind is not None:

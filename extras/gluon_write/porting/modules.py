@@ -12,7 +12,7 @@ from typing import Collection, Iterable, Mapping, Optional
 
 from gluon_write.porting.names import Names, bound_by, bound_in, branches, is_jit, names_of
 from gluon_write.text.form import free_name
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import calls_in, mentions, nodes_in
 
 __all__ = [
     "Foreign",
@@ -69,7 +69,7 @@ def all_names(
 
 def _in_functions(tree: ast.Module) -> set[str]:
     """Return the names in functions that are decorated or passed to a call, with their decorators."""
-    calls = (node for node in nodes_in(tree) if isinstance(node, ast.Call))
+    calls = calls_in(tree)
     passed = {arg.id for call in calls for arg in call.args if isinstance(arg, ast.Name)}
     return {
         name.id
@@ -222,7 +222,7 @@ def reached(tree: ast.Module, wanted: Iterable[str]) -> set[str]:
         if name not in used:
             used.add(name)
             node = statements[name]
-            words = {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
+            words = mentions(node)
             words -= bound_in(node) if isinstance(node, ast.FunctionDef) else set()
             words |= set(_bound_by_statement(node))
             left += [word for word in words if word in statements]

@@ -16,7 +16,6 @@ from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.porting.aliases import OURS, Aliases, taken_names
 from gluon_write.porting.barriers import loaded_again
 from gluon_write.porting.blocks import (
-    arguments,
     own_names,
     ported_access,
     ported_maker,
@@ -46,7 +45,7 @@ from gluon_write.porting.names import (
 from gluon_write.porting.products import accumulated, added, ported_product
 from gluon_write.porting.ranks import Ranks, ranks_of_parameters
 from gluon_write.text.form import factor, free_name
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import arguments, first_of, mentions, nodes_in
 
 __all__ = ["Ported", "port"]
 
@@ -405,9 +404,7 @@ class _Port:
 
     def _parameters(self, jit: ast.FunctionDef) -> None:
         """Let a kernel make the descriptors that host code described."""
-        first = jit.body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and jit.body[1:]:
-            first = jit.body[1]
+        first = first_of(jit.body)
         indent = " " * first.col_offset
         for name in self.kinds.described(jit):
             fields = ", ".join(f"{name}.{f}" for f in ("base", "shape", "strides", "block_shape"))
@@ -462,7 +459,7 @@ class _Port:
                 self.dropped.add(node.id)
             else:
                 self.foreign[one] = free_name(node.attr, self.taken)
-                self.modules |= {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
+                self.modules |= mentions(node)
         self.replace(node, self.foreign[one])
 
     def _name(self, node: ast.Attribute) -> None:

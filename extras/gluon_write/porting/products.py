@@ -7,6 +7,7 @@ from typing import Any, Optional
 
 from gluon_write.porting.kinds import BLOCK, TILES
 from gluon_write.porting.ranks import Ranks
+from gluon_write.text.syntax import arguments
 
 __all__ = ["accumulated", "added", "ported_product"]
 
@@ -17,11 +18,6 @@ _SUMMED_IN_FLOAT32 = ("float16", "bfloat16", "float32", "float8e4nv", "float8e5"
 _PARTS = ("tf32x3", "bf16x3", "bf16x6")
 
 
-def _words(node: ast.Call) -> dict[str, ast.expr]:
-    """Return the arguments of a product by name."""
-    return dict(zip(_NAMES, node.args)) | {w.arg: w.value for w in node.keywords if w.arg}
-
-
 def _constant(node: Optional[ast.expr]) -> Any:
     """Return the value of a literal; None for other expressions, and of None."""
     return node.value if isinstance(node, ast.Constant) else None
@@ -29,7 +25,7 @@ def _constant(node: Optional[ast.expr]) -> Any:
 
 def ported_product(port: Any, node: ast.Call, acc: Optional[str] = None) -> None:
     """Port a product; `acc` is the text of the sum that it is added to."""
-    words = _words(node)
+    words = arguments(node, _NAMES)
     a, b = words["input"], words["other"]
     addend = words.get("acc")
     if addend is not None and not (isinstance(addend, ast.Constant) and addend.value is None):
@@ -157,7 +153,7 @@ def _plain(port: Any, node: ast.expr) -> bool:
     return (
         isinstance(node, ast.Call)
         and port.language(node.func) == "dot"
-        and "acc" not in _words(node)
+        and "acc" not in arguments(node, _NAMES)
     )
 
 

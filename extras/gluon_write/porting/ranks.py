@@ -7,7 +7,7 @@ from functools import partial
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from gluon_write.porting.names import Names, bound_in
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import arguments, nodes_in
 
 __all__ = ["Ranks", "ranks_of_parameters"]
 
@@ -37,15 +37,19 @@ class Ranks:
             before = {name: dict(ranks) for name, ranks in self.names.items()}
             for node in nodes_in(jit):
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    for target in targets:
-                        for name, value in _pairs(target, node.value):
-                            known = self.of(value)
-                            if known is not None:
-                                own = self.names.setdefault(name.id, {})
-                                if isinstance(node, ast.AugAssign):
-                                    known = max(known, self.of(name) or 0)
-                                own[node.lineno] = max(known, own.get(node.lineno, 0))
+                    self._assign(node)
+
+    def _assign(self, node: ast.Assign | ast.AugAssign | ast.AnnAssign) -> None:
+        """Note the ranks of the names of an assignment."""
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for name, value in _pairs(target, node.value):
+                known = self.of(value)
+                if known is None:
+                    continue
+                if isinstance(node, ast.AugAssign):
+                    known = max(known, self.of(name) or 0)
+                own = self.names.setdefault(name.id, {})
+                own[node.lineno] = max(known, own.get(node.lineno, 0))
 
     def of(self, node: ast.expr) -> Optional[int]:
         """Return the rank of an expression, None where it is unknown."""
@@ -106,8 +110,7 @@ def ranks_of_parameters(jits: Sequence[ast.FunctionDef], names: Names) -> dict[s
             ranks = Ranks(jit, language, known.get(jit.name)) if calls else None
             for call, called in calls:
                 own = [arg.arg for arg in (*called.args.posonlyargs, *called.args.args)]
-                words = {w.arg: w.value for w in call.keywords if w.arg}
-                for name, value in (dict(zip(own, call.args)) | words).items():
+                for name, value in arguments(call, own).items():
                     rank = ranks.of(value) if ranks is not None else None
                     if rank is not None:
                         passed.setdefault((called.name, name), set()).add(rank)

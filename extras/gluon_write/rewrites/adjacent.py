@@ -27,9 +27,10 @@ from typing import Any, Optional
 from gluon_core import language, portable
 from gluon_write.loops.single_step import has_at_most_one_step
 from gluon_write.loops.stored_rows import StoredRows
-from gluon_write.text.form import Form, bounds_of, edited
+from gluon_write.text.form import Form, edited
 from gluon_write.text.syntax import argument, is_new, mentions, names_in, nodes_in, reads, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["with_adjacent_loops", "with_shared_names"]
 
@@ -43,7 +44,7 @@ _WIDE = 64  # columns of a sum, whose products take as long as the exponentials
 
 def with_adjacent_loops(fn: Any, drawn: Sketch) -> Any:
     """Return a kernel whose loops of an online softmax follow each other where nothing between them needs the first, or the kernel."""
-    form = _Reader(fn, drawn)
+    form = _SoftmaxLoops(fn, drawn)
     for first, between, second in _pairs(form.tree.body):
         if not between or not all(_moves(form, statement, first) for statement in between):
             continue
@@ -53,19 +54,18 @@ def with_adjacent_loops(fn: Any, drawn: Sketch) -> Any:
     return form.copied(fn, drawn.jits)
 
 
-class _Reader(Form):
+class _SoftmaxLoops(TracedForm):
     """Read a kernel with the steps of an online softmax in its own text."""
 
     def __init__(self, fn: Any, drawn: Sketch):
-        super().__init__(fn)
-        self.drawn, self.stored = drawn, StoredRows(fn, drawn)
+        super().__init__(fn, 0, drawn)
+        self.stored = StoredRows(fn, drawn)
 
     def has_wide_sums(self, loop: ast.For) -> bool:
         """Return True if products of a loop take longer than its exponentials: it carries wide sums."""
         for node in nodes_in(loop):
             if isinstance(node, ast.Call) and self.called(node) is portable.mma:
-                acc, place = argument(node, 2, "acc"), place_of(node, 0)
-                values = self.drawn.returned.get(place, ()) if place else ()
+                acc, values = argument(node, 2, "acc"), self.values_of(node)
                 own = mentions(acc) & stores(loop) if acc is not None else ()
                 carried = any(not is_new(name, loop) for name in own)
                 if carried and any(value.type.dims[-1] > _WIDE for value in values):
@@ -129,7 +129,7 @@ def _moved(form: Form, first: ast.For, between: list[ast.stmt], second: ast.For)
     while lines[place - 1].strip().startswith("#"):
         place -= 1
     assert isinstance(second.iter, ast.Call)
-    begin, end, _ = bounds_of([form.text_of(arg) for arg in second.iter.args])
+    begin, end, _ = form.bounds(second)
     moved: list[str] = []
     for statement in between:
         rows = slice(statement.lineno - 1, statement.end_lineno)

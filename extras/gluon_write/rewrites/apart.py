@@ -21,55 +21,42 @@ counts with another one:
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Optional
 
 from gluon_core import language
-from gluon_write.text.form import Form, edited, free_name, rewritten
+from gluon_write.text.form import edited, free_name
 from gluon_write.text.syntax import mentions, nodes_in, reads, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["apart"]
 
 
 def apart(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel without common assignments of tensors, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Function(jit, number, drawn).text())
+    """Return a kernel without common assignments of tensors, or the kernel."""
+    return _SingleNames.rewrite(fn, drawn)
 
 
-class _Function(Form):
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-
+class _SingleNames(TracedForm):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         counted = self._counted()
         if counted is not None:  # statements after that have other places in the trace
             return counted
-        lines = self.source.splitlines()
-        statements = [s for s in nodes_in(self.tree) if isinstance(s, ast.Assign)]
-        changed = False
-        for statement in sorted(statements, key=lambda s: s.lineno, reverse=True):
-            pairs = self._pairs(statement)
-            last = lines[(statement.end_lineno or 0) - 1].encode()[statement.end_col_offset or 0 :]
-            alone = not lines[statement.lineno - 1].encode()[: statement.col_offset].strip()
-            if not pairs or not alone or last.strip() and not last.lstrip().startswith(b"#"):
-                continue
-            indent = " " * statement.col_offset
-            new = [f"{indent}{name} = {value}" for name, value in pairs]
-            new[-1] += last.decode()
-            lines[statement.lineno - 1 : statement.end_lineno] = "\n".join(new).splitlines()
-            changed = True
-        return "\n".join(lines) + "\n" if changed else None
+        edits: list[tuple[ast.stmt, list[str]]] = []
+        for statement in nodes_in(self.tree):
+            pairs = self._pairs(statement) if isinstance(statement, ast.Assign) else []
+            if pairs and self.begins_line(statement) and self.ends_line(statement):
+                assert isinstance(statement, ast.Assign)
+                indent = " " * statement.col_offset
+                lines = [f"{indent}{name} = {value}" for name, value in pairs]
+                last = self.encoded[(statement.end_lineno or 0) - 1]
+                lines[-1] += last[statement.end_col_offset or 0 :].decode()
+                edits.append((statement, lines))
+        return self.with_lines(edits)
 
     def _counted(self) -> Optional[str]:
         """Return the text with a variable of its own for each loop that assigns its variable; None where none does."""
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         edits: list[tuple[ast.Name, str]] = []
         for node in nodes_in(self.tree):
             if not isinstance(node, ast.For) or not isinstance(node.target, ast.Name):
@@ -97,7 +84,7 @@ class _Function(Form):
             return []
         if any(reads(v) & set(names[:i]) for i, v in enumerate(value.elts)):
             return []
-        if not any(self._is_tensor(v) or self._is_index(v) for v in value.elts):
+        if not any(self.is_tensor(v) or self._is_index(v) for v in value.elts):
             return []
         texts = [self.text_of(v) for v in value.elts]
         return [(n, f"({t})" if "\n" in t else t) for n, t in zip(names, texts)]
@@ -105,8 +92,3 @@ class _Function(Form):
     def _is_index(self, node: ast.expr) -> bool:
         """Return True for the index of a program, of which blocks may need one and not the other."""
         return self.called(node) is language.program_id
-
-    def _is_tensor(self, node: ast.expr) -> bool:
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        return any(getattr(value.type, "dims", ()) for value in values)

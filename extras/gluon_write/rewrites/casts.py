@@ -12,41 +12,29 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
-from gluon_core import portable
-from gluon_write.text.form import Form, edited, rewritten
+from gluon_write.text.form import edited
 from gluon_write.text.syntax import nodes_in
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["without_casts"]
 
 
 def without_casts(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops of products cast no tensor to its own dtype, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Casts(jit, number, drawn).text())
+    """Return a kernel whose loops of products cast no tensor to its own dtype, or the kernel."""
+    return _Casts.rewrite(fn, drawn)
 
 
-class _Casts(Form):
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-
+class _Casts(TracedForm):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         edits: dict[Any, str] = {}
         for loop in nodes_in(self.tree):
-            if isinstance(loop, ast.For) and self._multiplies(loop):
+            if isinstance(loop, ast.For) and self.has_products(loop):
                 casts: list[Any] = [node for node in nodes_in(loop) if self._keeps(node)]
                 edits |= {cast: self.text_of(cast.func.value) for cast in casts}
         inner = {n for call in edits for n in nodes_in(call) if n is not call}
         outer = [(call, text) for call, text in edits.items() if call not in inner]
         return edited(self.source, outer) if outer else None
-
-    def _multiplies(self, loop: ast.For) -> bool:
-        return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
     def _keeps(self, call: Any) -> bool:
         """Return True for a cast that gives a tensor the dtype that it has, in all traces of it."""
@@ -60,7 +48,6 @@ class _Casts(Form):
         return len(kinds[0]) == 1 and kinds[0] == kinds[1]
 
     def _dtypes(self, node: ast.expr) -> set[str]:
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(node)
         tensors = [value.type for value in values if getattr(value.type, "dims", ())]
         return {str(one.element) for one in tensors} if len(tensors) == len(values) else set()

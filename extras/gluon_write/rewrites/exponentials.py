@@ -35,9 +35,9 @@ from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
 from gluon_core.plugin.targets import Target
 from gluon_write.rewrites.recompute import Definitions
-from gluon_write.text.form import edited, factor, one_line, rewritten
+from gluon_write.text.form import edited, factor, one_line
 from gluon_write.text.syntax import argument, nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["with_fused_differences", "with_powers_of_two", "with_summed_powers"]
 
@@ -51,41 +51,23 @@ Edits = Iterator[tuple[ast.expr, str]]
 
 
 def with_powers_of_two(fn: Any, drawn: Sketch, target: Target) -> Any:
-    """Return a kernel whose loops of products have weights that are powers of two, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose loops of products have weights that are powers of two, or the kernel."""
     if not target.has("nvidia.cp_async"):
         return fn
-    return rewritten(fn, drawn.jits, lambda jit, n: _text(_Powers(jit, n, drawn)))
+    return _Powers.rewrite(fn, drawn)
 
 
 def with_fused_differences(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops of products subtract scaled numbers in exponents, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, n: _text(_Differences(jit, n, drawn)))
+    """Return a kernel whose loops of products subtract scaled numbers in exponents, or the kernel."""
+    return _Differences.rewrite(fn, drawn)
 
 
 def with_summed_powers(fn: Any, drawn: Sketch, target: Target) -> Any:
-    """Return a kernel with products whose exponentials in sums with constants are powers of two, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel with products whose exponentials in sums with constants are powers of two, or the kernel."""
     multiplies = any(name == "gl.portable.mma" for name in drawn.functions.values())
     if not multiplies or not target.has("nvidia.cp_async"):
         return fn
-    return rewritten(fn, drawn.jits, lambda jit, n: _text(_Summed(jit, n, drawn)))
-
-
-def _text(reader: _Exponents) -> Optional[str]:
-    """Return the text of a function; None where nothing changes."""
-    edits = list(reader.edits()) if reader.space else []
-    return edited(reader.source, edits) if edits else None
+    return _Summed.rewrite(fn, drawn)
 
 
 class _Exponents(Definitions):
@@ -93,24 +75,22 @@ class _Exponents(Definitions):
 
     functions: tuple[Any, ...] = ()  # that have them
 
+    def text(self) -> Optional[str]:
+        edits = list(self.edits()) if self.space else []
+        return edited(self.source, edits) if edits else None
+
     def edits(self) -> Edits:
         """Yield expressions, and their new texts."""
-        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
-        for loop in loops:
-            if any(other is not loop and other in loops for other in nodes_in(loop)):
-                continue
+        for loop in self.loops_of_products():
             for node in nodes_in(loop):
                 if isinstance(node, ast.Call) and self.called(node) in self.functions:
                     value = argument(node, 0, "x")
-                    if value is not None and self.kinds(value) == {_KIND}:
+                    if value is not None and self.elements_of(value) == {_KIND}:
                         yield from self.changed(node, value, loop)
 
     def changed(self, node: ast.Call, value: ast.expr, loop: ast.For) -> Edits:
         """Yield the edits of one exponential."""
         raise NotImplementedError
-
-    def _multiplies(self, loop: ast.For) -> bool:
-        return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
     def values(self, name: str, loop: ast.AST) -> list[Optional[ast.expr]]:
         """Return the values that a loop's statements assign to a name, None of those that are no plain assignments."""
@@ -121,12 +101,6 @@ class _Exponents(Definitions):
             isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) for s in statements
         ]
         return [s.value if own else None for s, own in zip(statements, plain)]  # type: ignore[union-attr]
-
-    def kinds(self, node: ast.expr) -> set[str]:
-        """Return the types of an expression's elements in all traces."""
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        return {str(getattr(value.type, "element", "")) for value in values}
 
 
 class _Powers(_Exponents):
@@ -171,7 +145,7 @@ class _Summed(_Exponents):
         value = (
             argument(node, 0, "x") if isinstance(node, ast.Call) and called is function else None
         )
-        if value is None or self.kinds(value) != {_KIND}:
+        if value is None or self.elements_of(value) != {_KIND}:
             return None
         parts = [part for part in nodes_in(value) if isinstance(part, ast.Call)]
         return (
@@ -204,9 +178,9 @@ class _Differences(_Exponents):
             return self._is_near(node.value, loop, seen)
         if node is None or self._rank(node) is None:
             return node is not None and _is_small(node)
-        if self.kinds(node) <= _INTEGERS or self.called(node) in (portable.mma, _SIGMOID):
+        if self.elements_of(node) <= _INTEGERS or self.called(node) in (portable.mma, _SIGMOID):
             return True
-        place = place_of(node, self.number)
+        place = self.place_of(node)
         function = self.drawn.called.get(place) if place else None
         if function is not None:
             return _returns_near(function, self.drawn)

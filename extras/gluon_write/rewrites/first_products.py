@@ -33,17 +33,12 @@ _PRODUCT, _WAIT = "warpgroup_mma", "warpgroup_mma_wait"
 
 
 def with_first_products(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose sums begin with their first products, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose sums begin with their first products, or the kernel."""
     return rewritten(fn, drawn.jits, lambda jit, _: _Sums(jit).text())
 
 
 class _Sums(Form):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         for outer in nodes_in(self.tree):
             if not isinstance(outer, ast.For):
                 continue

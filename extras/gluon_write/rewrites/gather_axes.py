@@ -16,30 +16,21 @@ import ast
 from typing import Any, Optional
 
 from gluon_core import language
-from gluon_write.text.form import Form, edited, one_line, rewritten
+from gluon_write.text.form import edited, one_line
 from gluon_write.text.syntax import argument, nodes_in
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["gathered_along_first"]
 
 
 def gathered_along_first(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel that gathers along first dimensions alone, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Gathers(jit, number, drawn).text())
+    """Return a kernel that gathers along first dimensions alone, or the kernel."""
+    return _Gathers.rewrite(fn, drawn)
 
 
-class _Gathers(Form):
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
-
+class _Gathers(TracedForm):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         edits: list[tuple[ast.expr, str]] = []
         inner: set[int] = set()
         for node in nodes_in(self.tree):
@@ -56,7 +47,7 @@ class _Gathers(Form):
         source, index, axis = (
             argument(node, place, name) for place, name in enumerate(("src", "index", "axis"))
         )
-        place = place_of(node, self.number)
+        place = self.place_of(node)
         if source is None or index is None or axis is None or place is None:
             return None
         ranks = {len(value.type.dims) for value in self.drawn.returned.get(place, ())}

@@ -19,7 +19,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Optional
 
-from gluon_core import language, portable
+from gluon_core import language
 from gluon_write.loops.loops import falling
 from gluon_write.loops.single_step import has_at_most_one_step
 from gluon_write.loops.stored_rows import StoredRows
@@ -27,7 +27,7 @@ from gluon_write.rewrites.recompute import Definitions
 from gluon_write.text.form import factor, rewritten
 from gluon_write.text.parting import Masked, ends_of, parts_of, unmasked
 from gluon_write.text.syntax import argument, nodes_in, reads, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["guarded"]
 
@@ -42,11 +42,7 @@ _ORDERS: dict[type, tuple[bool, str]] = {
 
 
 def guarded(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops of products mask only the steps that need it, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose loops of products mask only the steps that need it, or the kernel."""
     guards = [_Guard(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
     for guard in guards:
         guard.others = guards
@@ -64,15 +60,11 @@ class _Guard(Definitions):
         }
 
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         if not self.space:
             return None
         lines = self.source.splitlines()
         changed = False
-        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
-        for loop in sorted(loops, key=lambda n: n.lineno, reverse=True):
-            if any(inner is not loop and inner in loops for inner in nodes_in(loop)):
-                continue
+        for loop in self.loops_of_products():
             masked = [m for m in map(self._masked, loop.body) if m is not None]
             parts = self._parts(loop, masked) if masked else None
             if not masked or parts is None and has_at_most_one_step(self, loop):
@@ -86,9 +78,6 @@ class _Guard(Definitions):
                 indent = " " * own.col_offset
                 lines[own.lineno - 1 : own.end_lineno] = [indent + line for line in one.guarded]
         return "\n".join(lines) + "\n" if changed else None
-
-    def _multiplies(self, loop: ast.For) -> bool:
-        return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
     def _parts(self, loop: ast.For, masked: list[Masked]) -> Optional[list[str]]:
         """Return the lines of a loop over the steps without masks, and of one over the others if there are any; None where they mix."""
@@ -112,8 +101,8 @@ class _Guard(Definitions):
         mask, value, other = (argument(call, i, n) for i, n in enumerate(("condition", "x", "y")))
         if mask is None or value is None or other is None or self._rank(other) is not None:
             return None
-        alone = not self.source.splitlines()[statement.lineno - 1][: statement.col_offset].strip()
-        same = self._kind(value) == self._kind(call)
+        alone = self.begins_line(statement)
+        same = self.dtype_and_shape(value) == self.dtype_and_shape(call)
         if not alone or not same or target.id in reads(mask):
             return None
         condition = self._changes(mask, statement)
@@ -134,13 +123,6 @@ class _Guard(Definitions):
         """Return an expression in one line."""
         text = self.text_of(node)
         return ast.unparse(node) if "\n" in text else text
-
-    def _kind(self, node: ast.expr) -> Any:
-        """Return the dtype and shape of an expression's value; None where they are not known."""
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        kinds = {(str(value.type.element), tuple(value.type.dims)) for value in values}
-        return kinds.pop() if len(kinds) == 1 else None
 
     def _changes(self, mask: ast.expr, use: ast.stmt) -> Optional[str]:
         """Return the condition that a mask is not true everywhere; None where it is not known."""

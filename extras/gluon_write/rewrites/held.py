@@ -37,11 +37,12 @@ from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_sim.tracing.types import TensorType
-from gluon_write.text.form import Form, edited, free_name, one_line, rewritten
-from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of, stores
+from gluon_write.text.form import edited, free_name, one_line, public_name, rewritten
+from gluon_write.text.syntax import argument, calls_in, mentions, nodes_in, operands_of, stores
 from gluon_write.tracing.dtypes import dtype_of
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 from gluon_write.tracing.sketcher import multiplies
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["Operands", "held"]
 
@@ -58,7 +59,7 @@ def held(fn: Any, drawn: Sketch, room: int = 0, group: int = 0, warps: int = 0) 
     """Return a kernel whose loops multiply operands that were converted before, or the kernel.
 
     Args:
-        drawn: the traced kernel. room: bytes of shared memory of a program.
+        room: bytes of shared memory of a program.
         group: warps that can multiply together. warps: of the program.
     """
     left = 0 if drawn.warps else room - _SPARE  # partitions keep theirs in registers
@@ -84,15 +85,13 @@ def _buffers(function: Any) -> int:
     return within(function.body)
 
 
-class Operands(Form):
+class Operands(TracedForm):
     room = 0  # bytes of shared memory that are left
     group = 0  # warps that can multiply together
     warps = 0  # of the program
 
     def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
+        super().__init__(fn, number, drawn)
         self.converted = {
             name
             for node in nodes_in(self.tree)
@@ -101,10 +100,9 @@ class Operands(Form):
         }
 
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         if not self.space:
             return None
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         names: dict[_Key, str] = {}
         shapes: dict[_Key, Any] = {}  # of the products that it was converted for
         stored: set[_Key] = set()  # of those that shared memory holds, for products of any shape
@@ -156,7 +154,7 @@ class Operands(Form):
 
     def _registers(self, operand: ast.expr, product: ast.Call) -> int:
         """Return the registers of a thread for a first operand, of which each warp has whole rows; 0 for others."""
-        traced = self._traced(operand)[-1:]
+        traced = self.values_of(operand)[-1:]
         if not self.drawn.matrices or operand is not operands_of(product)[0] or not traced:
             return 0
         kind = traced[0].type
@@ -170,7 +168,7 @@ class Operands(Form):
             return "first" if operand is a else ""
         if operand is not b or not self.group or self.called(product) is not portable.mma:
             return ""
-        shape = [value.type for node in (a, b, product) for value in self._traced(node)[-1:]]
+        shape = [value.type for node in (a, b, product) for value in self.values_of(node)[-1:]]
         if len(shape) < 3 or any(kind.element.bits != 16 for kind in shape[:2]):
             return ""
         if shape[2].dims[0] < _OWN_ROWS * self.group or not mentions(a) & stores(loop):
@@ -180,13 +178,7 @@ class Operands(Form):
         return "second" if alone and any(map(self._is_group, nodes_in(loop))) else ""
 
     def _is_group(self, node: ast.AST) -> bool:
-        called = self.called(node)
-        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
-        return name.rpartition(".")[2] == _PRODUCT
-
-    def _traced(self, node: ast.expr) -> list[Any]:
-        place = place_of(node, self.number)
-        return list(self.drawn.returned.get(place, ())) if place else []
+        return public_name(self.called(node)).rpartition(".")[2] == _PRODUCT
 
     def _in_group(self, product: ast.Call, name: str) -> str:
         """Return the text of a product by a group of warps, whose second operand has a name."""
@@ -197,7 +189,7 @@ class Operands(Form):
 
     def _fits(self, operand: ast.expr) -> bool:
         """Return True, and take the room, if shared memory can hold an operand."""
-        place = place_of(operand, self.number)
+        place = self.place_of(operand)
         if place is None:
             return False
         value = self.drawn.returned[place][-1].type
@@ -241,8 +233,7 @@ class Operands(Form):
 
     def _shapes(self, product: ast.Call) -> set[Any]:
         """Return the shapes and dtypes of a product's values."""
-        place = place_of(product, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(product)
         return {
             (tuple(value.type.dims), str(value.type.element))
             for value in values
@@ -251,7 +242,7 @@ class Operands(Form):
 
     def is_unaided(self, product: ast.Call) -> bool:
         """Return True for a product that no matrix unit takes: threads read its operands from shared memory."""
-        return place_of(product, self.number) in self.drawn.unaided
+        return self.place_of(product) in self.drawn.unaided
 
     def kept(
         self, operand: ast.expr, loops: list[ast.For | ast.While]
@@ -273,7 +264,7 @@ class Operands(Form):
 
     def _casts(self, operand: ast.expr) -> list[Any]:
         """Return the parts of a plain operand that ask for the dtype of a tensor, which the trace knows."""
-        calls = [n for n in nodes_in(operand) if isinstance(n, ast.Call)]
+        calls = calls_in(operand)
         casts = [
             argument
             for call in calls
@@ -281,12 +272,10 @@ class Operands(Form):
             for argument in call.args
             if isinstance(argument, ast.Attribute) and argument.attr == "dtype"
         ]
-        known = (n for n in casts if isinstance(n.value, ast.Name) and self._dtype(n.value))
+        known = (
+            n for n in casts if isinstance(n.value, ast.Name) and dtype_of(self.values_of(n.value))
+        )
         return sorted(known, key=lambda node: node.col_offset)
-
-    def _dtype(self, node: ast.Name) -> Optional[str]:
-        place = place_of(node, self.number)
-        return dtype_of(self.drawn.returned.get(place, ()) if place else ())
 
     def before_loop(self, operand: ast.expr, loop: ast.For | ast.While) -> str:
         """Return the text of an operand before a loop: dtypes of tensors that the loop assigns are named."""
@@ -294,15 +283,14 @@ class Operands(Form):
         text, copied = b"", operand.col_offset
         for node in self._casts(operand):
             if node.value.id in stores(loop):
-                dtype = f"{self.space}.{self._dtype(node.value)}"
+                dtype = f"{self.space}.{dtype_of(self.values_of(node.value))}"
                 text += line[copied : node.col_offset] + dtype.encode()
                 copied = node.end_col_offset
         return (text + line[copied : operand.end_col_offset]).decode()
 
     def _multiplies(self, node: ast.Call) -> bool:
         called = self.called(node)
-        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
-        return called is not None and multiplies(name, called)
+        return called is not None and multiplies(public_name(called), called)
 
     def _plain(self, node: ast.expr) -> bool:
         """Return True for a name, which may be transposed or cast."""
@@ -315,6 +303,5 @@ class Operands(Form):
         return isinstance(node, ast.Name)
 
     def _is_tensor(self, node: ast.expr) -> bool:
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(node)
         return bool(values) and all(isinstance(value.type, TensorType) for value in values)

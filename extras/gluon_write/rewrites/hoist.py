@@ -17,31 +17,22 @@ import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
-from gluon_write.text.form import Form, changed_copy, free_name
+from gluon_write.text.form import Form, free_name, rewritten
 from gluon_write.text.syntax import argument, mentions, nodes_in, operands_of
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["hoisted"]
 
 _LATER = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may not be evaluated
 
 
-def hoisted(fn: Any, jits: list[Any]) -> Any:
-    """Return a kernel whose loops have each product in a statement of its own, or the kernel.
-
-    Args:
-        jits: the kernel and the functions that it calls.
-    """
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(jits):
-        text = _Hoister(jit).text()
-        if text is not None:
-            texts[number] = text
-    return changed_copy(fn, jits, texts, {}) if texts else fn
+def hoisted(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel whose loops have each product in a statement of its own, or the kernel."""
+    return rewritten(fn, drawn.jits, lambda jit, _: _Hoister(jit).text())
 
 
 class _Hoister(Form):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         loads = self._loads()
         if loads is not None:
             self.hold(loads)
@@ -60,14 +51,10 @@ class _Hoister(Form):
 
     def _loads(self) -> Optional[str]:
         """Return the text with the loads of operands in statements of their own; None where nothing changes."""
-        taken = set(re.findall(r"\w+", self.source))
-        lines = self.source.splitlines()
-        changed = False
-        for statement in self._statements():
-            own = self.text_of(statement)
-            if lines[statement.lineno - 1][: statement.col_offset].strip():
-                continue
-            before = []
+        taken = self.names_in_use()
+        edits: list[tuple[ast.stmt, list[str]]] = []
+        for statement in filter(self.begins_line, self._statements()):
+            own, before = self.text_of(statement), []
             for load, word in self._loaded(statement):
                 call = self.text_of(load)
                 if own.count(call) == 1:
@@ -76,10 +63,8 @@ class _Hoister(Form):
                     own = own.replace(call, name)
             if before:
                 indent = " " * statement.col_offset
-                new = "\n".join(f"{indent}{line}" for line in (*before, own)).splitlines()
-                lines[statement.lineno - 1 : statement.end_lineno] = new
-                changed = True
-        return "\n".join(lines) + "\n" if changed else None
+                edits.append((statement, [f"{indent}{line}" for line in (*before, own)]))
+        return self.with_lines(edits)
 
     def _loaded(self, statement: ast.Assign | ast.AugAssign) -> Iterator[tuple[ast.Call, str]]:
         """Yield the loads that are operands of a statement's products, and names for them."""
@@ -98,14 +83,12 @@ class _Hoister(Form):
 
     def _products_alone(self) -> Optional[str]:
         """Return the text with each product in a statement of its own; None where nothing changes."""
-        taken = set(re.findall(r"\w+", self.source))
-        lines = self.source.splitlines()
-        changed = False
-        for statement in self._statements():
+        taken = self.names_in_use()
+        edits: list[tuple[ast.stmt, list[str]]] = []
+        for statement in filter(self.begins_line, self._statements()):
             target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-            first = lines[statement.lineno - 1][: statement.col_offset]
             product = self._product_of(statement)
-            if product is None or not isinstance(target, ast.Name) or first.strip():
+            if product is None or not isinstance(target, ast.Name):
                 continue
             before: list[str] = []
             own, call = self.text_of(statement), self.text_of(product)
@@ -118,13 +101,10 @@ class _Hoister(Form):
                 name = free_name(f"{target.id}_product", taken)
                 before.append(f"{name} = {inner}")
                 after = own.replace(call, name)
-            if not before:
-                continue
-            indent = " " * statement.col_offset
-            new = "\n".join(f"{indent}{line}" for line in (*before, after)).splitlines()
-            lines[statement.lineno - 1 : statement.end_lineno] = new
-            changed = True
-        return "\n".join(lines) + "\n" if changed else None
+            if before:
+                indent = " " * statement.col_offset
+                edits.append((statement, [f"{indent}{line}" for line in (*before, after)]))
+        return self.with_lines(edits)
 
     def _product_of(self, statement: ast.Assign | ast.AugAssign) -> Optional[ast.Call]:
         """Return the product of a statement; None of those with several."""

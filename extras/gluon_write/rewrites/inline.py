@@ -14,31 +14,37 @@ from typing import Any, Callable, Optional
 from gluon_core import portable
 from gluon_write.text.constant_branches import with_taken_branches
 from gluon_write.text.form import Form, changed_copy, factor, free_name, one_line
-from gluon_write.text.syntax import nodes_in, stores
+from gluon_write.text.syntax import is_docstring, mentions, nodes_in, stores
+from gluon_write.tracing.branches import taken_alone
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["inlined", "makers_inlined", "makes", "steps_inlined"]
 
 
 def inlined(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel with the functions that multiply in its text, or the kernel where one cannot be.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel with the functions that multiply in its text, or the kernel where one cannot be."""
     return _with_bodies(
         fn, drawn, lambda statement, kernel, one: _multiplies(one), all_of_them=True
     )
 
 
+def in_own_text(fn: Any, drawn: Sketch, traced: Tracer) -> tuple[Any, Sketch, bool]:
+    """Return a kernel with the branches alone that its constants choose and with the functions that multiply in its text,
+    its trace, and True if there are such functions.
+
+    Raises:
+        GluonError: a part of the kernel has no trace.
+    """
+    alone, before = traced.after(fn, drawn, taken_alone)
+    whole, own = traced.after(alone, before, inlined)
+    return whole, own, whole is not alone
+
+
 def steps_inlined(fn: Any, drawn: Sketch) -> Any:
     """Return a kernel with the functions in its text that multiply in each step of a loop, or the kernel.
 
-    Such a loop loads ahead as one does that multiplies itself.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    Such a loop loads ahead as one does that multiplies itself."""
 
     def wanted(statement: ast.Assign, kernel: Form, one: Form) -> bool:
         loops = [n for n in nodes_in(kernel.tree) if isinstance(n, ast.For) and statement in n.body]
@@ -87,7 +93,7 @@ def _with_bodies(
         all_of_them: return the kernel where one of them cannot be.
     """
     kernel = Form(fn)
-    taken = {*re.findall(r"\w+", kernel.source), *kernel.scope}
+    taken = kernel.names_in_use()
     lines = kernel.source.splitlines()
     more: dict[str, Any] = {}
     calls = [
@@ -171,7 +177,7 @@ class _Body:
                 lines.append(f"{names[parameter]} = {text}")
         for name in sorted(assigned - set(names)):
             names[name] = free_name(name, self.taken)
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if body and is_docstring(body[0]):
             del body[0]  # the docstring
         if body:
             first = body[0]
@@ -214,7 +220,7 @@ class _Body:
 
     def _reaches(self) -> bool:
         """Return True if all names of the function's file mean the same in the kernel's; take those that it lacks."""
-        read = {n.id for n in nodes_in(self.function.tree) if isinstance(n, ast.Name)}
+        read = mentions(self.function.tree)
         for name in read & set(self.function.scope):
             value = self.function.scope[name]
             if self.kernel.scope.get(name, self.more.get(name, value)) is not value:

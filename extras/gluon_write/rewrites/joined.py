@@ -12,39 +12,32 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_core.errors import GluonError
 from gluon_write.loops.continued import bounds_in
 from gluon_write.loops.loop_reader import LoopReader
-from gluon_write.rewrites.inline import inlined
+from gluon_write.rewrites.inline import in_own_text
 from gluon_write.text.form import changed_copy, edited, factor, free_name
 from gluon_write.text.syntax import mentions, names_in, nodes_in, reads, stores
-from gluon_write.tracing.branches import taken_alone
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["joined"]
 
 _MOST_DEEP = 8
 
 
-def joined(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
-    """Return a kernel with the loops of its calls in its text, in one walk over their steps where they are, and its trace; or the kernel.
-
-    Args:
-        drawn: the traced kernel. traced: traces another one.
-    """
+def joined(fn: Any, drawn: Sketch, traced: Tracer) -> tuple[Any, Sketch]:
+    """Return a kernel with the loops of its calls in its text, in one walk over their steps where they are, and its trace; or the kernel."""
     if len(drawn.jits) < 2:
         return fn, drawn
     try:
-        alone = taken_alone(fn, drawn)
-        before = drawn if alone is fn else traced(alone)
-        whole = inlined(alone, before)
-        if whole is alone:
+        whole, own, inlined = in_own_text(fn, drawn, traced)
+        if not inlined:
             return fn, drawn
-        own = traced(whole)
         text = _Walk(whole, 0, own, True).text()
         if text is None:
             return whole, own
@@ -198,7 +191,7 @@ class _Walk(LoopReader):
         names: dict[str, str] = {}
         parts = []
         for loop in (one, other):
-            loads = [tile.statement for tile in loop.tiles.values()]
+            loads = loop.loads
             parts.append([loop.node.target, *sorted([*loads, *loop.ahead], key=lambda s: s.lineno)])
         if len(parts[0]) != len(parts[1]) or not all(
             self._alike(a, b, names) for a, b in zip(*parts)

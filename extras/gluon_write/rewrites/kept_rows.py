@@ -45,7 +45,7 @@ from gluon_sim.tracing.types import PointerType, TensorType
 from gluon_write.rewrites.whole_steps import PLAIN, RowLoops, Unmask, WholeStep
 from gluon_write.text.form import factor, free_name, rewritten
 from gluon_write.text.step_masks import is_place, terms_of
-from gluon_write.text.syntax import argument, is_new, nodes_in, reads, stores
+from gluon_write.text.syntax import argument, is_new, mentions, nodes_in, reads, stores
 from gluon_write.tracing.sketch import Sketch, place_of
 
 __all__ = ["with_kept_rows"]
@@ -67,10 +67,10 @@ def with_kept_rows(fn: Any, drawn: Sketch, threads: int) -> Any:
     """Return a kernel without products that reads rows of few blocks once, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of a program.
+        threads: of a program.
     """
     readers = [_Rows(jit, number, drawn, threads) for number, jit in enumerate(drawn.jits)]
-    if any(one.multiplies for one in readers):
+    if any(one.has_products(one.tree) for one in readers):
         return fn
     return rewritten(fn, drawn.jits, lambda _, number: readers[number].text())
 
@@ -128,12 +128,10 @@ class _Rows(RowLoops):
     def __init__(self, fn: Any, number: int, drawn: Sketch, threads: int):
         super().__init__(fn, number, drawn)
         self.threads = threads
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
-        self.taken = set(re.findall(r"\w+", self.source))
+        self.taken = self.names_in_use()
         self.place = free_name("place", self.taken)  # of a step
 
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         lines, changed = self.source.splitlines(), False
         for region in sorted(self._regions(), key=lambda r: r.body[0].lineno, reverse=True):
             new = self._written(region)
@@ -219,7 +217,7 @@ class _Rows(RowLoops):
         pointer, *masks = (argument(node, i, n) for i, n in enumerate(_LOAD_WORDS[:3]))
         place = None if pointer is None else _inlined(pointer, known)
         values = [None if mask is None else _inlined(mask, known) for mask in masks]
-        types = {value.type for value in self._values(node)}
+        types = {value.type for value in self.values_of(node)}
         if place is None or len(types) != 1 or self._loaded(place):
             return None
         if any(mask is not None and value is None for mask, value in zip(masks, values)):
@@ -236,10 +234,6 @@ class _Rows(RowLoops):
     def _loaded(self, node: ast.expr) -> bool:
         """Return True for a place that memory names."""
         return any(self.called(one) is language.load for one in nodes_in(node))
-
-    def _values(self, node: ast.expr) -> Sequence[Any]:
-        place = place_of(node, self.number)
-        return self.drawn.returned.get(place, ()) if place else ()
 
     # -- stores -----------------------------------------------------------------------------------
 
@@ -278,7 +272,7 @@ class _Rows(RowLoops):
 
     def _size(self, pointer: Optional[ast.expr]) -> int:
         """Return the bytes of an element that a pointer names; 0 where they are not known."""
-        types = {value.type for value in self._values(pointer)} if pointer is not None else set()
+        types = {value.type for value in self.values_of(pointer)} if pointer is not None else set()
         elements = {type.element for type in types if isinstance(type, TensorType)}
         pointees = {one.pointee for one in elements if isinstance(one, PointerType)}
         return int(getattr(pointees.pop(), "bits", 0)) // 8 if len(pointees) == 1 else 0
@@ -305,9 +299,9 @@ class _Rows(RowLoops):
 
     def _is_scalar(self, text: str) -> bool:
         """Return True for an expression of scalars."""
-        names = {n.id for n in nodes_in(ast.parse(text)) if isinstance(n, ast.Name)}
+        names = mentions(ast.parse(text))
         nodes = [n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and n.id in names]
-        values = (value for node in nodes for value in self._values(node))
+        values = (value for node in nodes for value in self.values_of(node))
         calls = any(isinstance(node, ast.Call) for node in nodes_in(ast.parse(text)))
         return not calls and not any(isinstance(value.type, TensorType) for value in values)
 
@@ -317,7 +311,7 @@ class _Rows(RowLoops):
         named = [n for s in loop.body for n in nodes_in(s) if isinstance(n, ast.Name)]
         carried = {name for s in loop.body for name in stores(s) if not is_new(name, loop)}
         for name in carried:
-            types = [value.type for n in named if n.id == name for value in self._values(n)]
+            types = [value.type for n in named if n.id == name for value in self.values_of(n)]
             sizes = [math.prod(one.dims) for one in types if isinstance(one, TensorType)]
             words += -(-max(sizes, default=0) // self.threads)
         return words
@@ -476,7 +470,7 @@ def _is_index(loop: ast.For) -> bool:
 
 def _inlined(node: ast.expr, known: Known) -> Optional[ast.expr]:
     """Return an expression with names replaced by their values; None where one is not known."""
-    names = {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
+    names = mentions(node)
     if any(name in known and known[name] is None for name in names):
         return None
     return _Inline(known).visit(copy.deepcopy(node))  # type: ignore[no-any-return]

@@ -19,15 +19,15 @@ The sums have another order, as they have with each other layout. A loop right b
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from gluon_core import language, portable
+from gluon_core import language
 from gluon_core.plugin.targets import Target
-from gluon_write.text.form import Form, factor, free_name, one_line, rewritten
+from gluon_write.text.form import factor, free_name, one_line
 from gluon_write.text.syntax import argument, mentions, nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["LaneSums", "summed_by_lanes"]
 
@@ -38,14 +38,10 @@ _LEAST_ROWS = 64  # of a product of a warp group: warps have rows of their own
 
 
 def summed_by_lanes(fn: Any, drawn: Sketch, target: Target) -> Any:
-    """Return a kernel whose loops of products add up lanes of rows after their last step, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose loops of products add up lanes of rows after their last step, or the kernel."""
     if not target.has("nvidia.wgmma"):
         return fn
-    return rewritten(fn, drawn.jits, lambda jit, number: LaneSums(jit, number, drawn).text())
+    return LaneSums.rewrite(fn, drawn)
 
 
 @dataclass(frozen=True)
@@ -60,25 +56,19 @@ class _Sum:
     rows: dict[ast.Call, ast.stmt]
 
 
-class LaneSums(Form):
+class LaneSums(TracedForm):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
-        self.taken = {*re.findall(r"\w+", self.source), *self.scope}
+        super().__init__(fn, number, drawn)
+        self.taken = self.names_in_use()
         self.sums: set[tuple[Any, str]] = set()
         self.names: dict[tuple[ast.For, str], str] = {}  # of the lanes of a loop's sums
 
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         if not self.space:
             return None
         lines = self.source.splitlines()
-        loops = [n for n in nodes_in(self.tree) if isinstance(n, ast.For) and self._multiplies(n)]
         by_loop: dict[ast.For, list[_Sum]] = {}
-        for loop in sorted(loops, key=lambda n: n.lineno, reverse=True):
-            if any(inner is not loop and inner in loops for inner in nodes_in(loop)):
-                continue
+        for loop in self.loops_of_products():
             sums = self._sums(loop)
             if sums:
                 by_loop[loop] = sums
@@ -96,9 +86,6 @@ class LaneSums(Form):
                     other = block[place] if 0 <= place < len(block) else None
                     return other if (other, name) in self.sums else None
         return None
-
-    def _multiplies(self, loop: ast.For) -> bool:
-        return any(self.called(node) is portable.mma for node in nodes_in(loop))
 
     # -- the sums of a loop ----------------------------------------------------------------------
 
@@ -123,7 +110,12 @@ class LaneSums(Form):
             if added is None:
                 continue
             call, home = self._rows(added, loop, statement)
-            if call is None or home is None or self._kind(statement) != self._kind_of_rows(call):
+            if (
+                call is None
+                or home is None
+                or self.dtype_and_shape(getattr(statement, "value", None))
+                != self._kind_of_rows(call)
+            ):
                 return None
             rows[call] = home
         return _Sum(name, rows)
@@ -185,29 +177,14 @@ class LaneSums(Form):
             return None, None
         return added, home
 
-    def values_of(self, node: Any) -> list[Any]:
-        place = place_of(node, self.number)
-        return [value.type for value in (self.drawn.returned.get(place, ()) if place else ())]
-
-    def _kind(self, statement: ast.stmt) -> Any:
-        """Return the shape and the dtype of the sum that a statement assigns; None where they differ."""
-        kinds = {
-            (tuple(t.dims), str(t.element))
-            for t in self.values_of(getattr(statement, "value", None))
-        }
-        return kinds.pop() if len(kinds) == 1 else None
-
     def _kind_of_rows(self, call: ast.Call) -> Any:
         """Return the shape and the dtype of sums of rows of so many columns that lanes have equal parts."""
-        kinds = {(tuple(t.dims), str(t.element)) for t in self.values_of(call.args[0])}
-        if len(kinds) != 1:
-            return ()
-        shape, kind = kinds.pop()
+        kind, shape = self.dtype_and_shape(call.args[0]) or ("", ())
         if len(shape) != 2 or shape[1] % (_LANES * _WIDTH) or kind != _KIND:
             return ()
         if shape[0] < _LEAST_ROWS:
             return ()
-        return shape[:1], kind
+        return kind, shape[:1]
 
     # -- the text --------------------------------------------------------------------------------
 
@@ -256,7 +233,7 @@ class LaneSums(Form):
         text = one_line(self.text_of(node))
         return (
             f"{factor(text)}[:, None]"
-            if any(t.dims for t in self.values_of(node))
+            if any(value.type.dims for value in self.values_of(node))
             else factor(text)
         )
 

@@ -30,7 +30,6 @@ A number next to 0 takes the place of that scale. A factor of the score in a dif
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -38,7 +37,7 @@ from gluon_core import language, portable
 from gluon_write.rewrites.recompute import Definitions
 from gluon_write.text.form import changed_copy, edited, free_name, one_line
 from gluon_write.text.syntax import argument, mentions, nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["negated", "with_scaled_maxima"]
 
@@ -57,7 +56,7 @@ def with_scaled_maxima(fn: Any, drawn: Sketch) -> Any:
     Args:
         fn: the kernel, with its loops of products in its own text. drawn: its trace.
     """
-    text = _Reader(fn, 0, drawn).text()
+    text = _Scaler(fn, 0, drawn).text()
     return fn if text is None else changed_copy(fn, drawn.jits, {0: text}, {})
 
 
@@ -92,9 +91,8 @@ class _Scores:
     masked: bool
 
 
-class _Reader(Definitions):
+class _Scaler(Definitions):
     def text(self) -> Optional[str]:
-        """Return the text of the kernel; None where nothing changes."""
         loads = [s for s in nodes_in(self.tree) if isinstance(s, ast.Assign) and self._loads(s)]
         texts = (self._scaled(s, s.targets[0].id) for s in loads)  # type: ignore[attr-defined]
         return next((text for text in texts if text is not None), None)
@@ -123,7 +121,7 @@ class _Reader(Definitions):
         scale = texts.pop()
         if texts or scale is None:
             return None
-        size = free_name("size", {*re.findall(r"\w+", self.source), *self.scope})
+        size = free_name("size", self.names_in_use())
         edits: list[tuple[ast.expr, str]] = []
         for one in listed:
             if not one.maxima:
@@ -303,9 +301,7 @@ class _Reader(Definitions):
 
     def _kind(self, node: ast.expr) -> str:
         """Return the type of a tensor's elements, "" where it is not known."""
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        kinds = {str(getattr(value.type, "element", "")) for value in values}
+        kinds = self.elements_of(node)
         return kinds.pop() if len(kinds) == 1 else ""
 
 

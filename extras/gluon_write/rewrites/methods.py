@@ -15,32 +15,26 @@ import ast
 import re
 from typing import Any, Mapping, Optional
 
-from gluon_write.text.form import Form, changed_copy, free_name, function_of
+from gluon_write.text.form import free_name, function_of, rewritten
 from gluon_write.text.syntax import nodes_in
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["methods_called"]
 
 
 def methods_called(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel that calls methods of structs as functions, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel that calls methods of structs as functions, or the kernel."""
     methods = {id(one): one for one in drawn.methods.values() if one is not None}
     if not methods:
         return fn
     taken = {word for jit in drawn.jits for word in re.findall(r"\w+", jit.src)}
     taken |= {name for jit in drawn.jits for name in jit.get_capture_scope()}
     names = {key: free_name(one.__name__, taken) for key, one in methods.items()}
-    texts: dict[int, str] = {}
-    for number, jit in enumerate(drawn.jits):
-        text = _Caller(jit, number, drawn, names).text()
-        if text is not None:
-            texts[number] = text
     more = {names[key]: _function(one, names[key]) for key, one in methods.items()}
-    return changed_copy(fn, drawn.jits, texts, {}, more) if texts else fn
+    return rewritten(
+        fn, drawn.jits, lambda jit, number: _Caller(jit, number, drawn, names).text(), more
+    )
 
 
 def _function(method: Any, name: str) -> Any:
@@ -49,17 +43,17 @@ def _function(method: Any, name: str) -> Any:
     return function_of(text, name, method.get_capture_scope())
 
 
-class _Caller(Form):
+class _Caller(TracedForm):
     def __init__(self, fn: Any, number: int, drawn: Sketch, names: Mapping[int, str]):
-        super().__init__(fn)
-        self.number, self.drawn, self.names = number, drawn, names
+        super().__init__(fn, number, drawn)
+        self.names = names
 
     def text(self) -> Optional[str]:
         """Return the text of the function; None where it calls no method."""
         lines = [line.encode() for line in self.source.splitlines()]
         edits: list[tuple[int, int, int, int, str]] = []  # first and last byte, and the new text
         for node in nodes_in(self.tree):
-            place = place_of(node, self.number)
+            place = self.place_of(node)
             method = self.drawn.methods.get(place) if place is not None else None
             if method is None or not isinstance(node, ast.Call):
                 continue

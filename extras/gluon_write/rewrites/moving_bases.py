@@ -19,11 +19,9 @@ that the kernel computes them with, and neighbours of a row differ by constants 
 from __future__ import annotations
 
 import ast
-import re
 from math import prod
 from typing import Any, Collection, Iterator, Optional
 
-from gluon_core import language
 from gluon_write.text.form import factor, free_name, one_line, rewritten
 from gluon_write.text.polynomials import Polynomial
 from gluon_write.text.syntax import argument, nodes_in, parts_of, reads, stores
@@ -42,7 +40,7 @@ def with_moving_bases(fn: Any, drawn: Sketch, places: Collection[Place], threads
     """Return a kernel whose loops move scalars in place of tiles of pointers, or the kernel.
 
     Args:
-        drawn: the traced kernel. places: of loads whose elements are loaded one by one. threads: over which tiles are spread.
+        places: of loads whose elements are loaded one by one. threads: over which tiles are spread.
     """
     return rewritten(
         fn, drawn.jits, lambda jit, n: None if n else _Bases(jit, drawn, threads).text(places)
@@ -55,9 +53,7 @@ class _Bases(IndexForms):
         self.threads = threads
 
     def text(self, places: Collection[Place]) -> Optional[str]:
-        """Return the text of the kernel; None where nothing changes."""
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
-        self.taken = {*re.findall(r"\w+", self.source), *self.scope}
+        self.taken = self.names_in_use()
         edits: list[tuple[ast.AST, str]] = []
         for loop in nodes_in(self.tree):
             if isinstance(loop, ast.For) and self.space:

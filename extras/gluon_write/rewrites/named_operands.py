@@ -22,14 +22,14 @@ becomes
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.loops.loops import may_write, viewed
-from gluon_write.text.form import Form, edited, free_name, one_line, rewritten
-from gluon_write.text.syntax import nodes_in, operands_of, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.text.form import edited, free_name, one_line
+from gluon_write.text.syntax import calls_in, nodes_in, operands_of, stores
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["with_named_loads", "with_named_operands"]
 
@@ -37,38 +37,24 @@ _OTHERS = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)  # parts may no
 
 
 def with_named_loads(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops of products load tiles in statements of their own, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Loads(jit, number, drawn).text())
+    """Return a kernel whose loops of products load tiles in statements of their own, or the kernel."""
+    return _Loads.rewrite(fn, drawn)
 
 
 def with_named_operands(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops compute second operands in statements of their own, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Namer(jit, number, drawn).text())
+    """Return a kernel whose loops compute second operands in statements of their own, or the kernel."""
+    return _Namer.rewrite(fn, drawn)
 
 
-class _Namer(Form):
+class _Namer(TracedForm):
     suffix = "operand"
 
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         edits: list[tuple[ast.expr, str]] = []
         before: list[tuple[int, str]] = []
         for statement, part in self._parts():
-            own = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
-            if own.strip():
+            if not self.begins_line(statement):
                 continue
             name = free_name(f"{self._word(statement, part)}_{self.suffix}", taken)
             edits.append((part, name))
@@ -115,17 +101,12 @@ class _Loads(_Namer):
 
     def _parts(self) -> Iterator[tuple[ast.stmt, ast.expr]]:
         """Yield the statements of loops of products that change what they load, and each load."""
-        for loop in nodes_in(self.tree):
-            if not isinstance(loop, ast.For):
-                continue
-            if all(self.called(node) is not portable.mma for node in nodes_in(loop)):
-                continue
-            for statement in loop.body:
-                if isinstance(statement, ast.Assign) and self._evaluates(statement):
-                    for node in nodes_in(statement.value):
-                        if isinstance(node, ast.Call) and node is not statement.value:
-                            if self._is_apart(node, statement.value):
-                                yield statement, node
+        loops = filter(self.has_products, self.for_loops())
+        statements = (s for loop in loops for s in loop.body if isinstance(s, ast.Assign))
+        for statement in filter(self._evaluates, statements):
+            for call in calls_in(statement.value):
+                if call is not statement.value and self._is_apart(call, statement.value):
+                    yield statement, call
 
     def _evaluates(self, statement: ast.Assign) -> bool:
         """Return True for a statement whose loads may come first: no other part writes memory."""
@@ -136,10 +117,5 @@ class _Loads(_Namer):
         """Return True for the load of a tile, or of a scalar that a tensor is computed from."""
         if self.called(load) is not language.load:
             return False
-        ranks = [self._ranks(node) for node in (load, value)]
+        ranks = [self.ranks_of(node) for node in (load, value)]
         return max(ranks[0], default=0) > 1 or ranks[0] == {0} and max(ranks[1], default=0) > 0
-
-    def _ranks(self, node: ast.expr) -> set[int]:
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        return {len(getattr(value.type, "dims", ())) for value in values}

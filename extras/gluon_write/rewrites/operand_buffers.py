@@ -26,9 +26,9 @@ from typing import Any, Iterator, Optional, Sequence, Union
 
 from gluon_sim.tracing.types import TensorType
 from gluon_write.rewrites.held import Operands
-from gluon_write.text.form import edited, free_name, one_line, rewritten
-from gluon_write.text.syntax import mentions, nodes_in, operands_of, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.text.form import edited, free_name, one_line
+from gluon_write.text.syntax import calls_in, mentions, nodes_in, operands_of, stores
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["Buffered", "Loops", "with_operand_buffers"]
 
@@ -43,14 +43,10 @@ Loops = list[Union[ast.For, ast.While]]
 
 
 def with_operand_buffers(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose products of threads read their operands from shared memory, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose products of threads read their operands from shared memory, or the kernel."""
     if not drawn.unaided:
         return fn
-    return rewritten(fn, drawn.jits, lambda jit, number: Buffered(jit, number, drawn).text())
+    return Buffered.rewrite(fn, drawn)
 
 
 class Buffered(Operands):
@@ -60,11 +56,10 @@ class Buffered(Operands):
         self.early: dict[
             tuple[int, str], str
         ] = {}  # line of a loop, and text of an operand -> its buffer
-        self.taken = set(re.findall(r"\w+", self.source))
+        self.taken = self.names_in_use()
         self.held: dict[ast.Call, int] = {}  # registers of a thread for the operands of a product
 
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         if not self.space:
             return None
         edits: list[tuple[ast.expr, str]] = []
@@ -101,12 +96,11 @@ class Buffered(Operands):
 
     def _products(self, statement: ast.stmt) -> Iterator[ast.Call]:
         """Yield the products of a statement that is on lines of its own, and writes at its end at most."""
-        before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
-        if not isinstance(statement, _PLAIN) or before.strip():
+        if not isinstance(statement, _PLAIN) or not self.begins_line(statement):
             return
         if any(isinstance(node, _LATER) for node in nodes_in(statement)):
             return
-        calls = [node for node in nodes_in(statement) if isinstance(node, ast.Call)]
+        calls = calls_in(statement)
         last = statement.value if isinstance(statement, ast.Expr) else None
         if any(_WRITES.search(self._named(call)) for call in calls if call is not last):
             return
@@ -116,7 +110,7 @@ class Buffered(Operands):
 
     def suits(self, call: ast.Call) -> bool:
         """Return True for a product whose operands come from buffers."""
-        return place_of(call, self.number) in self.drawn.unaided and self._is_large(call)
+        return self.place_of(call) in self.drawn.unaided and self._is_large(call)
 
     def _named(self, call: ast.Call) -> str:
         called = self.called(call)
@@ -130,14 +124,12 @@ class Buffered(Operands):
         if not operands or any(one.lineno != one.end_lineno for one in operands):
             return False
         if any(
-            place_of(node, self.number) in self.drawn.unaided
-            for one in operands
-            for node in nodes_in(one)
+            self.place_of(node) in self.drawn.unaided for one in operands for node in nodes_in(one)
         ):
             return False  # a product of a product, whose operands have buffers
         held = 0
         for index, one in enumerate(operands):
-            sizes = {self._held(value, index, call) for value in self._values(one)}
+            sizes = {self._held(value, index, call) for value in self.values_of(one)}
             if not sizes or 0 in sizes:
                 return False
             held += max(sizes)
@@ -149,7 +141,7 @@ class Buffered(Operands):
         owner = getattr(value.resolve(), "owner", None)
         if not isinstance(value.type, TensorType) or getattr(owner, "name", "") == "local_load":
             return 0
-        place = place_of(call, self.number)
+        place = self.place_of(call)
         assert place is not None
         layout = self.drawn.unaided[place]
         rows, columns = value.type.dims
@@ -161,10 +153,6 @@ class Buffered(Operands):
         )
         own = layout.size_per_thread[index] * max(1, free // tile)
         return int(min(own, free) * depth)
-
-    def _values(self, node: ast.expr) -> Sequence[Any]:
-        place = place_of(node, self.number)
-        return self.drawn.returned.get(place, ()) if place else ()
 
     def product(
         self,
@@ -203,10 +191,10 @@ class Buffered(Operands):
 
     def _parts(self, call: ast.Call, operands: Sequence[ast.expr]) -> tuple[int, int]:
         """Return the depth of a product, and that of the parts in which it is made: as much as a thread may hold."""
-        depth = next(value.type.dims[1] for value in self._values(operands[0]))
+        depth = next(value.type.dims[1] for value in self.values_of(operands[0]))
         inner = call.args[2:] if len(call.args) == 3 and all(k.arg for k in call.keywords) else []
         nodes = [node for sums in inner for node in nodes_in(sums)]
-        if not inner or any(place_of(node, self.number) in self.drawn.unaided for node in nodes):
+        if not inner or any(self.place_of(node) in self.drawn.unaided for node in nodes):
             return depth, depth  # the sum is named, or of another product
         part = depth
         while part > 4 and self.held[call] * part > _PART * depth:

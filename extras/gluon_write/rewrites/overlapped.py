@@ -22,8 +22,8 @@ import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language
-from gluon_write.text.form import Form, edited, rewritten
-from gluon_write.text.syntax import mentions, nodes_in, operands_of, stores
+from gluon_write.text.form import Form, edited, public_name, rewritten
+from gluon_write.text.syntax import calls_in, mentions, nodes_in, operands_of, stores
 from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["overlapped"]
@@ -35,28 +35,22 @@ _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)
 
 
 def overlapped(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops wait once for independent products, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose loops wait once for independent products, or the kernel."""
     return fn if drawn.warps else rewritten(fn, drawn.jits, lambda jit, _: _Steps(jit).text())
 
 
 class _Steps(Form):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
-        space = next((n for n, value in self.scope.items() if value is language), "")
         edits: list[tuple[ast.expr, str]] = []
         waits: list[tuple[int, str]] = []  # line that one follows, and the wait
-        for loop in nodes_in(self.tree) if space else ():
+        for loop in nodes_in(self.tree) if self.space else ():
             for first, last in self._runs(loop) if isinstance(loop, ast.For) else ():
                 issued = [*first, *([last] if self._issues(last) else [])]
                 names = ", ".join(name for one in issued for name in stores(one))
                 for one in issued:
                     text = self.text_of(one.value).rstrip()  # type: ignore[attr-defined]
                     edits.append((one.value, f"{text[:-1]}, is_async=True)"))  # type: ignore[attr-defined]
-                wait = f"{space}.nvidia.hopper.{_PRODUCT}_wait(0, deps=[{names}])"
+                wait = f"{self.space}.nvidia.hopper.{_PRODUCT}_wait(0, deps=[{names}])"
                 waits.append((last.end_lineno or 0, f"{' ' * last.col_offset}{names} = {wait}"))
         if not edits:
             return None
@@ -103,9 +97,7 @@ class _Steps(Form):
         """Return True for a product of `warpgroup_mma` that is waited for."""
         if not isinstance(node, ast.Call) or any(word.arg == "is_async" for word in node.keywords):
             return False
-        called = self.called(node)
-        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
-        return name.rpartition(".")[2] == _PRODUCT
+        return public_name(self.called(node)).rpartition(".")[2] == _PRODUCT
 
     def _multiplies(self, statement: ast.stmt) -> bool:
         return any(map(self._product, nodes_in(statement)))
@@ -121,7 +113,7 @@ class _Steps(Form):
         )
 
     def _allocates(self, statement: ast.stmt) -> bool:
-        calls = (node for node in nodes_in(statement) if isinstance(node, ast.Call))
+        calls = calls_in(statement)
         return any(self.called(call) is language.allocate_shared_memory for call in calls)
 
     def _reads(self, statement: ast.stmt, buffers: set[str]) -> bool:

@@ -21,13 +21,12 @@ each operand of a product that it computes. The last tile keeps the name, which 
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.loops.loops import viewed
 from gluon_write.text.form import Form, edited, free_name, rewritten
-from gluon_write.text.syntax import nodes_in, operands_of
+from gluon_write.text.syntax import calls_in, nodes_in, operands_of
 from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["with_own_names"]
@@ -36,18 +35,13 @@ _SEVERAL = 2
 
 
 def with_own_names(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops load each tile into a name of its own, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose loops load each tile into a name of its own, or the kernel."""
     return rewritten(fn, drawn.jits, lambda jit, number: _Names(jit).text())
 
 
 class _Names(Form):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
-        taken = set(re.findall(r"\w+", self.source))
+        taken = self.names_in_use()
         edits: list[tuple[ast.expr, str]] = []
         for loop in nodes_in(self.tree):
             for one, other in self._pairs(loop) if isinstance(loop, ast.For) else ():
@@ -65,7 +59,7 @@ class _Names(Form):
     def _pairs(self, loop: ast.For) -> Iterator[tuple[ast.Assign, ast.Assign]]:
         """Yield each load or operand of a product whose name another statement of a loop takes, and that statement."""
         named: dict[str, list[ast.Assign]] = {}
-        calls = [node for node in nodes_in(loop) if isinstance(node, ast.Call)]
+        calls = calls_in(loop)
         products = [call for call in calls if self.called(call) is portable.mma]
         operands = {viewed(one, self) for node in products for one in operands_of(node)}
         for statement in loop.body:

@@ -18,7 +18,6 @@ Scales of groups of rows are loaded like that, too.
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
@@ -34,32 +33,20 @@ _RANK = 2
 
 
 def with_packed_rows(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops of products load no row of a tile several times, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose loops of products load no row of a tile several times, or the kernel."""
     return rewritten(fn, drawn.jits, lambda jit, n: None if n else _Packed(jit, drawn).text())
 
 
 class _Packed(IndexForms):
     def text(self) -> Optional[str]:
-        """Return the text of the kernel; None where nothing changes."""
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
-        self.taken = {*re.findall(r"\w+", self.source), *self.scope}
-        lines = self.source.split("\n")
-        changed = False
+        self.taken = self.names_in_use()
+        edits: list[tuple[ast.stmt, list[str]]] = []
         for statement in sorted(self._loads(), key=lambda s: s.lineno, reverse=True):
-            before = lines[statement.lineno - 1].encode()[: statement.col_offset]
-            after = lines[(statement.end_lineno or 1) - 1].encode()[statement.end_col_offset or 0 :]
-            if before.strip() or after.strip() and not after.strip().startswith(b"#"):
-                continue
-            new = self._once(statement)
-            if new:
-                changed = True
-                indent = before.decode()
-                lines[statement.lineno - 1 : statement.end_lineno] = [indent + one for one in new]
-        return "\n".join(lines) if changed and self.space else None
+            if self.space and self.begins_line(statement) and self.ends_line(statement):
+                indent = " " * statement.col_offset
+                lines = [indent + line for line in self._once(statement)]
+                edits += [(statement, lines)] if lines else []
+        return self.with_lines(edits)
 
     def _loads(self) -> Iterator[ast.Assign]:
         """Yield the loads of tiles in the blocks of loops of products."""

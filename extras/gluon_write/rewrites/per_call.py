@@ -13,18 +13,14 @@ import re
 from typing import Any
 
 from gluon_write.text.form import Form, changed_copy, edited, free_name, function_of
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import calls_in
 from gluon_write.tracing.sketch import Place, Sketch, place_of
 
 __all__ = ["copied_per_call", "per_call"]
 
 
 def per_call(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose functions with products have one shape for each tensor, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose functions with products have one shape for each tensor, or the kernel."""
     several = [jit for i, jit in enumerate(drawn.jits) if "mma" in jit.src and _differ(drawn, i)]
     return copied_per_call(fn, drawn, several)
 
@@ -46,7 +42,7 @@ def copied_per_call(fn: Any, drawn: Sketch, several: list[Any]) -> Any:
     texts: dict[int, str] = {}
     for number, jit in enumerate(drawn.jits):
         form = Form(jit)
-        calls = [node for node in nodes_in(form.tree) if isinstance(node, ast.Call)]
+        calls = calls_in(form.tree)
         edits = [
             (call.func, names[place])
             for call in calls

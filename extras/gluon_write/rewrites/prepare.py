@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
-from typing import Any, Callable
+from typing import Any
 
 from gluon_core.errors import GluonError
-from gluon_core.plugin.targets import Target
 from gluon_write.rewrites.apart import apart
 from gluon_write.rewrites.casts import without_casts
 from gluon_write.rewrites.exponentials import with_powers_of_two
@@ -27,44 +26,31 @@ from gluon_write.text.form import Form
 from gluon_write.text.with_spaces import with_spaces
 from gluon_write.tracing.branches import taken_alone, taken_in_loops
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["prepared"]
 
 
-def prepared(
-    fn: Any, traced: Callable[..., Sketch], target: Target, warps: int
-) -> tuple[Any, Sketch]:
-    """Return a kernel with statements, functions and branches that the other forms can read, and its trace.
-
-    Args:
-        traced: makes the trace of a form of the kernel.
-    """
+def prepared(fn: Any, traced: Tracer) -> tuple[Any, Sketch]:
+    """Return a kernel with statements, functions and branches that the other forms can read, and its trace."""
     fn, drawn = unrolled(with_spaces(fn), traced)
     while (by_name := methods_called(fn, drawn)) is not fn:
         fn = with_spaces(by_name)
         drawn = traced(fn)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
-    whole = steps_inlined(fn, drawn)
-    if whole is not fn:
-        fn, drawn = whole, traced(whole)
+    fn, drawn = traced.after(fn, drawn, steps_inlined)
     if any(makes(Form(one)) for one in drawn.jits[1:]):
-        alone = taken_alone(fn, drawn)
-        before = drawn if alone is fn else traced(alone)
-        whole = makers_inlined(alone, before)
-        if whole is not alone:
-            fn, drawn = whole, traced(whole)
-    copied = per_call(fn, drawn)
-    if copied is not fn:
-        fn, drawn = copied, traced(copied)
+        alone = traced.after(fn, drawn, taken_alone)
+        whole = traced.after(*alone, makers_inlined)
+        fn, drawn = whole if whole[0] is not alone[0] else (fn, drawn)
+    fn, drawn = traced.after(fn, drawn, per_call)
     fn, drawn = taken_in_loops(fn, drawn, traced)
-    kept = partial(with_kept_rows, threads=warps * target.warp_size)
+    kept = partial(with_kept_rows, threads=traced.threads)
     for written in (
         without_casts, with_own_names, divided_once, gathered_along_first, with_named_loads,
-        with_named_operands, with_packed_rows, kept, in_whole_steps, with_relaxed_sums, partial(with_powers_of_two, target=target),
+        with_named_operands, with_packed_rows, kept, in_whole_steps, with_relaxed_sums, partial(with_powers_of_two, target=traced.target),
     ):  # fmt: skip
-        whole = written(fn, drawn)
-        if whole is not fn:
-            with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
-                fn, drawn = whole, traced(whole)
+        with contextlib.suppress(GluonError):  # a branch that the kernel's values cannot leave
+            fn, drawn = traced.after(fn, drawn, written)
     return fn, drawn

@@ -13,9 +13,8 @@ import ast
 from typing import Any, Optional
 
 from gluon_write.rewrites.recompute import Definitions
-from gluon_write.text.form import rewritten
 from gluon_write.text.syntax import nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["divided_once"]
 
@@ -24,17 +23,12 @@ _PARTS = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Name, ast.Constant
 
 
 def divided_once(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose loops divide no scalars that they leave alone, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
-    return rewritten(fn, drawn.jits, lambda jit, number: _Mover(jit, number, drawn).text())
+    """Return a kernel whose loops divide no scalars that they leave alone, or the kernel."""
+    return _Mover.rewrite(fn, drawn)
 
 
 class _Mover(Definitions):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         lines = self.source.splitlines()
         moved: dict[ast.stmt, list[str]] = {}
         for node in nodes_in(self.tree):
@@ -56,7 +50,7 @@ class _Mover(Definitions):
         outermost: Any = None
         inner: ast.stmt = statement
         while isinstance(loop := self.parents.get(id(inner)), (ast.For, ast.While)):
-            alone = not self.source.splitlines()[loop.lineno - 1][: loop.col_offset].strip()
+            alone = self.begins_line(loop)
             if inner not in loop.body or not alone or not self._moves(statement, loop):
                 break
             outermost = inner = loop
@@ -64,7 +58,7 @@ class _Mover(Definitions):
 
     def _moves(self, statement: ast.Assign, loop: ast.stmt) -> bool:
         """Return True for a quotient of scalars that is the same in all steps of a loop."""
-        value, place = statement.value, place_of(statement.value, self.number)
+        value, place = statement.value, self.place_of(statement.value)
         target = statement.targets[0]
         if len(statement.targets) != 1 or not isinstance(target, ast.Name):
             return False
@@ -75,14 +69,7 @@ class _Mover(Definitions):
             return False
         if not any(isinstance(part, ast.Div) for part in parts):
             return False
-        own = self.source.splitlines()[statement.lineno - 1]
-        alone = not own[: statement.col_offset].strip() and self._ends(statement)
+        alone = self.begins_line(statement) and self.ends_line(statement)
         once = len(self.stores.get(target.id, ())) == 1 and target.id not in self.parameters
         read = {part.id for part in parts if isinstance(part, ast.Name)}
         return alone and once and not read & stores(loop)
-
-    def _ends(self, statement: ast.Assign) -> bool:
-        """Return True if nothing but a comment follows a statement on its line."""
-        line = self.encoded[(statement.end_lineno or 1) - 1]
-        rest = line[statement.end_col_offset or 0 :].strip()
-        return not rest or rest.startswith(b"#")

@@ -19,7 +19,7 @@ from typing import Any, Optional
 from gluon_core.plugin.targets import Target
 from gluon_write.text.form import Form, edited, factor, one_line, rewritten
 from gluon_write.text.syntax import nodes_in
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["with_reciprocals"]
 
@@ -27,11 +27,7 @@ _PRODUCT = "gl.portable.mma"
 
 
 def with_reciprocals(fn: Any, drawn: Sketch, target: Target) -> Any:
-    """Return a kernel with products that divides each row of a tile once, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel with products that divides each row of a tile once, or the kernel."""
     if not target.has("nvidia.wgmma") or _PRODUCT not in drawn.functions.values():
         return fn
     return rewritten(fn, drawn.jits, lambda jit, number: _text(Form(jit), number, drawn))
@@ -74,7 +70,6 @@ def _row(node: Any) -> Optional[ast.expr]:
 
 def _kind(node: Any, number: int, drawn: Sketch) -> Optional[tuple[str, int]]:
     """Return the dtype and the rank of a value; None where calls differ."""
-    place = place_of(node, number)
-    values = drawn.returned.get(place, ()) if place else ()
+    values = drawn.values_of(node, number)
     kinds = {(str(value.type.element), len(value.type.dims)) for value in values}
     return kinds.pop() if len(kinds) == 1 else None

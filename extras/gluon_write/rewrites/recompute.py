@@ -22,13 +22,13 @@ A vector of at most one element for each thread is loaded again, too, where it w
 from __future__ import annotations
 
 import ast
-import re
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 from gluon_core import language
-from gluon_write.text.form import Form, edited, free_name, one_line
+from gluon_write.text.form import edited, free_name, one_line
 from gluon_write.text.syntax import nodes_in
 from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["Definitions", "recomputing_texts"]
 
@@ -40,10 +40,10 @@ def recomputing_texts(drawn: Sketch, conversions: Iterable[Place], threads: int)
     """Return the texts of the functions, by number, that compute index vectors again instead of converting them.
 
     Args:
-        drawn: the traced kernel. conversions: places of the expressions that would be converted. threads: of a program.
+        conversions: places of the expressions that would be converted. threads: of a program.
     """
     texts: dict[int, str] = {}
-    forms = [_Function(jit, number, drawn, threads) for number, jit in enumerate(drawn.jits)]
+    forms = [_Recomputer(jit, number, drawn, threads) for number, jit in enumerate(drawn.jits)]
     wanted = set(conversions)
     for form in forms:
         form.others = forms
@@ -58,7 +58,7 @@ def recomputing_texts(drawn: Sketch, conversions: Iterable[Place], threads: int)
     return texts
 
 
-class Definitions(Form):
+class Definitions(TracedForm):
     """Find the definitions of a function's variables, and the scalars that keep their values.
 
     Args:
@@ -69,17 +69,9 @@ class Definitions(Form):
     """
 
     def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
+        super().__init__(fn, number, drawn)
         self.others: Sequence[Definitions] = ()
-        self.parents: dict[int, ast.AST] = {}
         self.stores: dict[str, list[ast.AST]] = {}
-        for node in nodes_in(self.tree):
-            for child in ast.iter_child_nodes(node):
-                self.parents[id(child)] = node
-        arguments = self.tree.args
-        self.parameters = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
         self._collect(self.tree)
 
     def _collect(self, node: ast.AST) -> None:
@@ -95,7 +87,7 @@ class Definitions(Form):
     def _skipped(self, block: list[ast.stmt]) -> bool:
         """Return True if a block has operators on tensors, and no trace evaluated any of it."""
         parts = [node for statement in block for node in nodes_in(statement)]
-        places = (place_of(node, self.number) for node in parts)
+        places = (self.place_of(node) for node in parts)
         if any(place in self.drawn.returned for place in places if place is not None):
             return False
         tensors = {
@@ -107,10 +99,7 @@ class Definitions(Form):
 
     def _rank(self, node: ast.expr) -> Optional[int]:
         """Return the rank of the tensors that an expression gave; None of scalars."""
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        rank = max((len(getattr(value.type, "dims", ())) for value in values), default=0)
-        return rank or None
+        return max(self.ranks_of(node), default=0) or None
 
     def _definition(self, name: ast.Name) -> Optional[ast.Assign]:
         """Return the statement that gave a name its value: the only one, or one before in its block."""
@@ -184,10 +173,10 @@ class Definitions(Form):
         """Return n if a parameter is `arange(0, n)` in all calls, None if not."""
         if name.id not in self.parameters or self.stores.get(name.id):
             return None
-        values = self.drawn.returned.get(place_of(name, self.number) or ("", 0, 0, 0, 0, 0), ())
-        if any(len(getattr(value.type, "dims", ())) != 1 for value in values):
+        shapes = self.shapes_of(name)
+        if any(len(shape) != 1 for shape in shapes):
             return None
-        sizes = {value.type.dims[0] for value in values}
+        sizes = {size for (size,) in shapes}
         index = self.parameters.index(name.id)
         calls = 0
         for caller in self.others:
@@ -212,7 +201,7 @@ class Definitions(Form):
         return int(sizes.pop()) if calls and len(sizes) == 1 else None
 
 
-class _Function(Definitions):
+class _Recomputer(Definitions):
     """Write the vectors of one function again.
 
     Attributes:
@@ -225,7 +214,7 @@ class _Function(Definitions):
         self.carried: dict[ast.expr, str] = {}
         self.loaded: list[Any] = []  # vectors whose addresses are written again
         self.twins: dict[tuple[str, int], str] = {}
-        self.taken = set(re.findall(r"\w+", self.source))
+        self.taken = self.names_in_use()
 
     def vectors(self, node: ast.AST) -> dict[ast.expr, str]:
         """Return the names of index vectors in an expression, and the texts that compute them."""
@@ -256,8 +245,7 @@ class _Function(Definitions):
 
         Vectors of more elements than threads would take more of the caches than a conversion takes of shared memory.
         """
-        place = place_of(call, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
+        values = self.values_of(call)
         small = all(value.type.dims[0] <= self.threads for value in values)
         words = {word.arg for word in call.keywords}
         if not small or not words <= {"mask", "other"} or len(call.args) > _PLAIN_LOAD:
@@ -279,8 +267,7 @@ class _Function(Definitions):
 
     def _begins_line(self, statement: ast.stmt) -> bool:
         """Return True for a statement of one line, which begins it."""
-        line = self.source.splitlines()[statement.lineno - 1].encode()[: statement.col_offset]
-        return statement.lineno == statement.end_lineno and not line.strip()
+        return statement.lineno == statement.end_lineno and self.begins_line(statement)
 
     def again(
         self, node: ast.expr, use: ast.AST, since: Optional[ast.stmt], deep: int
@@ -353,8 +340,7 @@ class _Function(Definitions):
         """Return True for a statement on a line of its own that adds a scalar to a variable."""
         if not isinstance(statement, ast.AugAssign) or statement.lineno != statement.end_lineno:
             return False
-        before = self.source.splitlines()[statement.lineno - 1][: statement.col_offset]
-        moves = isinstance(statement.op, (ast.Add, ast.Sub)) and not before.strip()
+        moves = isinstance(statement.op, (ast.Add, ast.Sub)) and self.begins_line(statement)
         return moves and self._rank(statement.value) is None
 
     def _twin(self, name: str, loop: ast.For, deep: int) -> Optional[str]:

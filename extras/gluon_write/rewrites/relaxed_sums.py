@@ -32,11 +32,7 @@ _PURE = {"inline_asm": 3, "extern_elementwise": 5}  # the argument that says so
 
 
 def with_relaxed_sums(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel whose only writes are sums of floats in any order, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose only writes are sums of floats in any order, or the kernel."""
     program = drawn.program
     ops = [op for op in program.walk_ops() if not op.regions and op.name not in _FLOW]
     writes = [op for op in ops if _writes(op)]

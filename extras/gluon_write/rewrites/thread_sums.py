@@ -35,10 +35,10 @@ from typing import Any, Mapping, Optional, Sequence
 
 from gluon_core import language
 from gluon_write.rewrites.lane_sums import LaneSums
-from gluon_write.text.form import factor, free_name, one_line, rewritten
+from gluon_write.text.form import factor, free_name, one_line
 from gluon_write.text.syntax import argument, is_new, mentions, nodes_in, stores
 from gluon_write.tracing.pointer_names import pointer_name
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["is_of_a_thread", "summed_by_threads"]
 
@@ -51,14 +51,10 @@ def summed_by_threads(fn: Any, drawn: Sketch, threads: int, together: Mapping[Pl
     """Return a kernel whose loops add up the threads of a row after their last step, or the kernel.
 
     Args:
-        drawn: the traced kernel. threads: of the program.
+        threads: of the program.
         together: place of a load -> neighbours that one instruction moves.
     """
-
-    def text_of(jit: Any, number: int) -> Optional[str]:
-        return _ThreadSums(jit, number, drawn, threads, together).text()
-
-    return rewritten(fn, drawn.jits, text_of)
+    return _ThreadSums.rewrite(fn, drawn, threads, together)
 
 
 def is_of_a_thread(shape: Sequence[int], axis: Any, threads: int) -> bool:
@@ -107,10 +103,9 @@ class _ThreadSums(LaneSums):
         self.threads, self.together = threads, together
 
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         lines = self.source.splitlines()
         changed = False
-        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
+        loops = self.for_loops()
         for loop in sorted(loops, key=lambda node: node.lineno, reverse=True):
             width = self._width(loop) if self.space and self._is_plain(loop) else 0
             sums = self._sums_of(loop) if width else []
@@ -125,7 +120,7 @@ class _ThreadSums(LaneSums):
         """Return True for a loop of assignments, each on lines of its own, without products."""
         alone = [statement.lineno for statement in loop.body]
         plain = all(isinstance(s, (ast.Assign, ast.AugAssign)) for s in loop.body)
-        return plain and len({*alone, loop.lineno}) > len(alone) and not self._multiplies(loop)
+        return plain and len({*alone, loop.lineno}) > len(alone) and not self.has_products(loop)
 
     def _width(self, loop: ast.For) -> int:
         """Return how many neighbours each load of rows moves; 0 where loads differ, or a thread has no equal part."""
@@ -133,10 +128,10 @@ class _ThreadSums(LaneSums):
         for node in nodes_in(loop):
             if self.called(node) is not language.load:
                 continue
-            shapes = {tuple(getattr(t, "dims", ())) for t in self.values_of(node)}
+            shapes = self.shapes_of(node)
             if shapes == {()}:
                 continue
-            place = place_of(node, self.number)
+            place = self.place_of(node)
             widths.add(self.together.get(place, 0) if place else 0)
             sizes |= {math.prod(shape) if len(shape) == 1 else 0 for shape in shapes}
         if len(widths) != 1 or len(sizes) != 1:
@@ -162,11 +157,11 @@ class _ThreadSums(LaneSums):
         ):
             return None
         assert isinstance(row, ast.Call)
-        kinds = {str(t.element) for t in self.values_of(row.args[0])}
+        kinds = {str(value.type.element) for value in self.values_of(row.args[0])}
         return _Sum(name, steps[0], parts[0], row) if kinds == {_KIND} else None
 
     def _dims(self, node: ast.expr) -> int:
-        return max((len(getattr(t, "dims", ())) for t in self.values_of(node)), default=0)
+        return max(self.ranks_of(node), default=0)
 
     def _is_of_row(self, call: Any, reduction: Any) -> bool:
         """Return True for a reduction of a vector."""
@@ -174,8 +169,8 @@ class _ThreadSums(LaneSums):
             return False
         axis = argument(call, 1, "axis")
         first = axis is None or isinstance(axis, ast.Constant) and axis.value in (0, None)
-        shapes = {tuple(getattr(t, "dims", ())) for t in self.values_of(call)}
-        inner = {len(getattr(t, "dims", ())) for t in self.values_of(call.args[0])}
+        shapes = self.shapes_of(call)
+        inner = self.ranks_of(call.args[0])
         return (
             first and len(call.args) + len(call.keywords) <= 2 and shapes <= {()} and inner == {1}
         )
@@ -294,7 +289,7 @@ class _ThreadSums(LaneSums):
     def _pointers(self, loops: list[ast.For]) -> set[str]:
         """Return the names of the pointers that loops load through."""
         calls = [n for loop in loops for n in nodes_in(loop) if self.called(n) is language.load]
-        return {pointer_name(self.drawn.jits, place_of(call, self.number)) for call in calls}
+        return {pointer_name(self.drawn.jits, self.place_of(call)) for call in calls}
 
     # -- the text --------------------------------------------------------------------------------
 

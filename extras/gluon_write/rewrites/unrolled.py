@@ -18,13 +18,15 @@ steps ahead. A function whose calls have loops of other rounds is copied for eac
 from __future__ import annotations
 
 import ast
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.rewrites.per_call import copied_per_call
-from gluon_write.text.form import Form, changed_copy, edited
+from gluon_write.text.form import changed_copy, edited
 from gluon_write.text.syntax import mentions, nodes_in, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["unrolled"]
 
@@ -33,7 +35,7 @@ _MOST_ROUNDS = 8  # of products whose tiles are copied ahead
 _MOST_COPIES = 8  # times that functions are copied, which may call each other
 
 
-def unrolled(fn: Any, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
+def unrolled(fn: Any, traced: Tracer) -> tuple[Any, Sketch]:
     """Return a kernel without compile-time loops over tensors of several shapes or over a step's products, and its trace.
 
     Args:
@@ -42,7 +44,7 @@ def unrolled(fn: Any, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
     copies = 0
     while True:
         drawn = traced(fn)
-        functions = [_Function(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
+        functions = [_Unroller(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
         texts = (function.text() for function in functions)
         changed = {number: text for number, text in enumerate(texts) if text is not None}
         if changed:
@@ -55,13 +57,8 @@ def unrolled(fn: Any, traced: Callable[[Any], Sketch]) -> tuple[Any, Sketch]:
         fn, copies = other, copies + 1
 
 
-class _Function(Form):
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-
+class _Unroller(TracedForm):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
         lines = self.source.splitlines()
         changed = False
         for loop in sorted(self._loops(self.tree), key=lambda s: s.lineno, reverse=True):
@@ -77,12 +74,12 @@ class _Function(Form):
 
     def has_other_rounds(self) -> bool:
         """Return True for a function that calls enter with other rounds of a loop to write out."""
-        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
+        loops = self.for_loops()
         return any(len(self._known(one)) > 1 and self._differs(one) for one in loops)
 
     def _known(self, loop: ast.For) -> set[tuple[int, ...]]:
         """Return the values of the variable of a compile-time loop, once for each time."""
-        place = place_of(loop.iter, self.number)
+        place = self.place_of(loop.iter)
         return self.drawn.rounds.get(place, set()) if place else set()
 
     def _loops(self, node: ast.AST, in_step: bool = False) -> Iterator[ast.For]:
@@ -113,7 +110,7 @@ class _Function(Form):
             return ()
         if any(loop.target.id in stores(s) for s in loop.body):
             return ()
-        alone = not self.encoded[loop.lineno - 1][: loop.col_offset].strip()
+        alone = self.begins_line(loop)
         return next(iter(known)) if alone else ()
 
     def _is_read(self, loop: ast.For) -> bool:
@@ -142,7 +139,7 @@ class _Function(Form):
         if not isinstance(loop.target, ast.Name):
             return False
         for node in (node for statement in loop.body for node in nodes_in(statement)):
-            place = place_of(node, self.number)
+            place = self.place_of(node)
             if place is None:
                 continue
             if _several(self.drawn.returned.get(place, ())):

@@ -24,12 +24,13 @@ import copy
 from collections import Counter
 from typing import Any, Optional
 
-from gluon_core import language, portable
+from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_write.text.form import Form, bounds_of, factor, rewritten
 from gluon_write.text.step_masks import Terms, is_place, terms_of
-from gluon_write.text.syntax import argument, nodes_in, reads, stores
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.text.syntax import argument, nodes_in, reads, sides_of, stores
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["PLAIN", "RowLoops", "Unmask", "WholeStep", "in_whole_steps"]
 
@@ -37,37 +38,18 @@ PLAIN = (ast.Assign, ast.AugAssign, ast.Expr)
 
 
 def in_whole_steps(fn: Any, drawn: Sketch) -> Any:
-    """Return a kernel without products whose loops have no masks where their steps are whole, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel without products whose loops have no masks where their steps are whole, or the kernel."""
     readers = [RowLoops(jit, number, drawn) for number, jit in enumerate(drawn.jits)]
-    if any(one.multiplies for one in readers):
+    if any(one.has_products(one.tree) for one in readers):
         return fn
     return rewritten(fn, drawn.jits, lambda _, number: readers[number].text())
 
 
-class RowLoops(Form):
-    def __init__(self, fn: Any, number: int, drawn: Sketch):
-        super().__init__(fn)
-        self.number, self.drawn = number, drawn
-
-    @property
-    def multiplies(self) -> bool:
-        """Return True for a function with products."""
-        return any(self.called(node) is portable.mma for node in nodes_in(self.tree))
-
+class RowLoops(TracedForm):
     def text(self) -> Optional[str]:
-        """Return the text of the function; None where nothing changes."""
-        lines, changed = self.source.splitlines(), False
-        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
-        for loop in sorted(loops, key=lambda node: node.lineno, reverse=True):
-            new = self._both(loop)
-            if new is not None:
-                lines[loop.lineno - 1 : loop.end_lineno] = new
-                changed = True
-        return "\n".join(lines) + "\n" if changed else None
+        loops = sorted(self.for_loops(), key=lambda loop: loop.lineno, reverse=True)
+        both = ((loop, self._both(loop)) for loop in loops)
+        return self.with_lines((loop, lines) for loop, lines in both if lines is not None)
 
     def steps_of(self, loop: ast.For) -> Optional[tuple[ast.expr, str]]:
         """Return the end and the step of a loop from 0 over plain statements on lines of their own; None of others."""
@@ -134,13 +116,6 @@ class RowLoops(Form):
         names = (n for n in nodes_in(self.tree) if isinstance(n, ast.Name) and id(n) not in within)
         return {name.id for name in names}
 
-    def kind_of(self, node: ast.expr) -> Any:
-        """Return the dtype and shape of an expression's value; None where they are not known."""
-        place = place_of(node, self.number)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        kinds = {(str(value.type.element), tuple(value.type.dims)) for value in values}
-        return kinds.pop() if len(kinds) == 1 else None
-
 
 class Unmask(ast.NodeTransformer):
     """Leave the masks out that hold in a whole step, and count them."""
@@ -169,8 +144,8 @@ class Unmask(ast.NodeTransformer):
         mask, value = argument(call, 0, "condition"), argument(call, 1, "x")
         if mask is None or value is None or not self.step.holds(mask):
             return False
-        kind = self.form.kind_of(value)
-        return kind is not None and kind == self.form.kind_of(call)
+        kind = self.form.dtype_and_shape(value)
+        return kind is not None and kind == self.form.dtype_and_shape(call)
 
     def _masked(self, call: ast.Call) -> bool:
         """Return True for a load or store whose mask, a keyword, holds."""
@@ -204,13 +179,10 @@ class WholeStep:
             return self.holds(mask.value)
         if isinstance(mask, ast.BinOp) and isinstance(mask.op, ast.BitAnd):
             return self.holds(mask.left) and self.holds(mask.right)
-        if not isinstance(mask, ast.Compare) or len(mask.ops) != 1:
+        sides = sides_of(mask)
+        if sides is None:
             return False
-        low, high = mask.left, mask.comparators[0]
-        if isinstance(mask.ops[0], ast.Gt):
-            low, high = high, low
-        elif not isinstance(mask.ops[0], ast.Lt):
-            return False
+        low, high = sides
         rest = self._terms(low)
         rest.subtract(self._terms(high))
         rest.update(self.limit)

@@ -47,7 +47,7 @@ def with_wider_steps(fn: Any, drawn: Sketch) -> Any:
     Args:
         fn: the kernel, with these loops in its own text. drawn: its trace.
     """
-    reader = _Reader(fn, drawn)
+    reader = _WideSteps(fn, drawn)
     for name, value in drawn.constants.items():
         value = unwrap(value)
         if type(value) is int and _LEAST <= value < WIDE and WIDE % value == 0:
@@ -67,12 +67,12 @@ def takes_any_order(fn: Any, drawn: Sketch) -> bool:
         fn: the kernel, with these loops in its own text. drawn: its trace.
     """
     try:
-        return _Reader(fn, drawn).takes_any_order()
+        return _WideSteps(fn, drawn).takes_any_order()
     except (NoIndex, NoSteps):
         return False
 
 
-class _Reader(SoftmaxSteps):
+class _WideSteps(SoftmaxSteps):
     inside: set[int]  # nodes that are read
 
     def takes_any_order(self) -> bool:
@@ -81,7 +81,7 @@ class _Reader(SoftmaxSteps):
         Raises:
             NoSteps, NoIndex: one is none.
         """
-        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
+        loops = self.for_loops()
         self.inside = set()
         for loop in loops:
             self.step = self._step_of(loop)
@@ -94,7 +94,7 @@ class _Reader(SoftmaxSteps):
         Raises:
             NoSteps, NoIndex: the constant has other uses, or one of its loops is no online softmax.
         """
-        loops = [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
+        loops = self.for_loops()
         loops = [loop for loop in loops if self._step_of(loop) == step]
         if not loops or step in stores(self.tree):
             return None

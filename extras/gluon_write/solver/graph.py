@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Collection, Iterable, Optional
+from typing import Any, Collection, Iterable, Iterator, Mapping, Optional, Sequence
 
 from gluon_core.layouts import AutoLayout, BlockedLayout
 from gluon_sim.tracing.ir import TERMINATORS
@@ -72,6 +72,11 @@ class _Builder:
         one, other = self.find(one), self.find(other)
         if one != other:
             self.parent[other] = one
+
+    def unite(self, context: Any, values: Sequence[Any]) -> None:
+        """Give values of one context one layout."""
+        for value in values[1:]:
+            self.join(self.key(context, values[0]), self.key(context, value))
 
     # -- places ---------------------------------------------------------------------------------
 
@@ -168,7 +173,7 @@ class _Builder:
         elif name == "scan":
             self._scan(op, context, tensors, results)
         elif name in ("gather", "local_gather"):  # the result has the layout of the indices
-            self.join(self.key(context, tensors[-1]), self.key(context, results[0]))
+            self.unite(context, (tensors[-1], results[0]))
         elif "dot" in name or "mma" in name:  # whose operands may have the shape of the sum
             self._alike(context, [*tensors[-1:], *results])
         else:
@@ -178,14 +183,12 @@ class _Builder:
     def _alike(self, context: Any, values: list[Any], name: str = "") -> None:
         """Join operands and results of an elementwise op."""
         if values and all(v.type.dims == values[0].type.dims for v in values):
-            for value in values[1:]:
-                self.join(self.key(context, values[0]), self.key(context, value))
+            self.unite(context, values)
             self.note(context, values[0], ("step", LONG.get(name, 1)))
 
     def _scan(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         """Give the results of a scan one layout, and each operand a conversion to it."""
-        for value in results:
-            self.join(self.key(context, results[0]), self.key(context, value))
+        self.unite(context, results)
         for value in tensors:
             self.relate("same", context, value, results[0], None, op, False)
         self.note(context, results[0], ("scan", op.args[1], op.args[2], results))
@@ -202,7 +205,7 @@ class _Builder:
                 pairs += zip(op.results, end.operands())
         for value, source in pairs:
             if isinstance(value.type, TensorType):
-                self.join(self.key(context, value), self.key(context, source))
+                self.unite(context, (value, source))
             self.hand_on(context, value, context, source)
             self.strides.link(context, value, source)
 
@@ -220,13 +223,12 @@ class _Builder:
         elif name == "convert_layout":
             node = self.drawn.nodes.get(id(op))
             if op.attrs.get("determines"):
-                self.join(self.key(context, tensors[0]), self.key(context, results[0]))
+                self.unite(context, (tensors[0], results[0]))
             elif node in self.drawn.opened:
                 self.note(context, results[0], ("site", (context, node)))
                 self.relate("convert", context, tensors[0], results[0], None, op, False)
         elif name == "reduce":
-            for other in tensors[1:]:  # a reduction of several tensors takes them in one layout
-                self.join(self.key(context, tensors[0]), self.key(context, other))
+            self.unite(context, tensors)  # a reduction of several takes them in one layout
             once = at_once(op, tensors)
             for source, result in zip(tensors, op.results):
                 self.note(context, source, ("reduction", op.args[1], source.type, once))
@@ -279,7 +281,7 @@ class _Builder:
             if end is None or end.name != "ret":
                 continue
             for value, result in zip(end.operands(), op.results):
-                self.strides.result(context, result, inner, value)
+                self.strides.passed(context, result, inner, value)
                 if isinstance(result.type, TensorType):
                     wrap = sited(self.result_at(op), context)
                     keys = self.key(inner, value), self.key(context, result)
@@ -298,8 +300,7 @@ class _Builder:
         self, op: Any, context: tuple[Any, ...], tensors: list[Any], results: list[Any]
     ) -> None:
         """Let the bins have a layout of their own; the mask has that of the values."""
-        for mask in tensors[1:]:
-            self.join(self.key(context, tensors[0]), self.key(context, mask))
+        self.unite(context, tensors)
         node = self.drawn.nodes.get(id(op))
         if node in self.drawn.opened:
             self.note(context, results[0], ("site", (context, node)))
@@ -380,7 +381,7 @@ class _Builder:
 
     def _inferred(self, op: Any, context: Any, tensors: list[Any], results: list[Any]) -> None:
         if op.name == "join":
-            self.join(self.key(context, tensors[0]), self.key(context, tensors[1]))
+            self.unite(context, (tensors[0], tensors[1]))
         shape, after = tuple(tensors[0].type.dims), tuple(results[0].type.dims)
         rule = {
             "reshape": (Inference("reshape", shape, after), Inference("reshape", after, shape)),
@@ -390,7 +391,7 @@ class _Builder:
         for result in results:
             self.relate("infer", context, tensors[0], result, rule, op, op.name != "split")
         if op.name == "split":
-            self.join(self.key(context, results[0]), self.key(context, results[1]))
+            self.unite(context, (results[0], results[1]))
 
     def _mma(self, op: Any, context: Any, results: list[Any]) -> None:
         *operands, acc = op.args
@@ -398,7 +399,7 @@ class _Builder:
         if self.apart and wanted is not None:
             self._demand(op, context, acc, wanted[2], 2)
         else:
-            self.join(self.key(context, acc), self.key(context, results[0]))
+            self.unite(context, (acc, results[0]))
         if wanted is None:
             for index, operand in enumerate(operands):
                 self.relate("operand", context, operand, acc, index, op, False)
@@ -447,7 +448,7 @@ class _Builder:
             if place in self.loads and "load" in op.name:
                 self.relate("same", context, pointer, value, None, op, True)
             else:
-                self.join(self.key(context, pointer), self.key(context, value))
+                self.unite(context, (pointer, value))
         for value in tensors:
             if value is not pointer:
                 self.relate("same", context, value, pointer, None, op, False)
@@ -476,39 +477,53 @@ def build(
     work.join_fixed_ends()
     unknowns: dict[Key, Unknown] = {}
     for key, value in work.values.items():
-        if not isinstance(value.type, (TensorType, MemDescType)):
-            continue
-        root = work.find(key)
-        one = unknowns.setdefault(root, Unknown(len(unknowns)))
-        dims = value.type.dims
-        if not one.shape or prod(dims) > prod(one.shape):
-            one.shape = dims
-        bits = bits_of(value.type)
-        one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
-        layout = value.type.layout
-        around = key[1] if key[0] == "mma" else key[0]
-        one.compiled &= work.strides.compiled(key[0], value)
-        one.warps = next((drawn.warps[c] for c in around if c in drawn.warps), warps)
-        if isinstance(value.type, MemDescType):
-            one.first, one.bits = layout, bits
-        stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
-        if stays and key not in work.open:
-            both = isinstance(one.fixed, BlockedLayout) and isinstance(layout, BlockedLayout)
-            line = own_line(value)
-            if both and one.fixed != layout and isinstance(value.type, TensorType):
-                one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
-            else:  # units' layouts are those of their operands, which are converted
-                line = (one.fixed == layout and one.fixed_line) or line
-                one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
-        name = getattr(value, "name", None)
-        if name:
-            one.homes.setdefault(name, []).append(work.home(around))
-        line = own_line(value)
-        if line:
-            one.line = min(one.line or line, line)
+        if isinstance(value.type, (TensorType, MemDescType)):
+            one = unknowns.setdefault(work.find(key), Unknown(len(unknowns)))
+            _add_value(one, key, value, work, warps)
     for key, change, weight in work.about:
         _apply(unknowns[work.find(key)], change, work.strides, weight)
-    relations = []
+    relations = list(_relations(work, unknowns))
+    known: dict[Any, dict[Any, Any]] = {}
+    for relation in relations:
+        relation.known = known.setdefault(relation.rule(), relation.known)
+    _note_runs(unknowns.values(), relations)
+    facts = drawn.jits, drawn.called, work.contexts, work.tiles
+    return Graph(list(unknowns.values()), relations, lanes, warps, *facts)
+
+
+def _add_value(one: Unknown, key: Key, value: Any, work: _Builder, warps: int) -> None:
+    """Add the facts of a value to the unknown layout that it has."""
+    dims = value.type.dims
+    if not one.shape or prod(dims) > prod(one.shape):
+        one.shape = dims
+    bits = bits_of(value.type)
+    one.bits = max(1 if bits == 1 else bits, one.bits) if one.shape else bits
+    layout = value.type.layout
+    around = key[1] if key[0] == "mma" else key[0]
+    one.compiled &= work.strides.compiled(key[0], value)
+    one.warps = next((work.drawn.warps[c] for c in around if c in work.drawn.warps), warps)
+    if isinstance(value.type, MemDescType):
+        one.first, one.bits = layout, bits
+    stays = layout is not None and not isinstance(layout, AutoLayout) and key[0] != "mma"
+    if stays and key not in work.open:
+        both = isinstance(one.fixed, BlockedLayout) and isinstance(layout, BlockedLayout)
+        line = own_line(value)
+        if both and one.fixed != layout and isinstance(value.type, TensorType):
+            one.conflict = one.conflict or (layout, f"the kernel's source, line {line}")
+        else:  # units' layouts are those of their operands, which are converted
+            line = (one.fixed == layout and one.fixed_line) or line
+            one.fixed, one.fixed_by, one.fixed_line = layout, "the kernel's source", line
+    name = getattr(value, "name", None)
+    if name:
+        one.homes.setdefault(name, []).append(work.home(around))
+    line = own_line(value)
+    if line:
+        one.line = min(one.line or line, line)
+
+
+def _relations(work: _Builder, unknowns: Mapping[Key, Unknown]) -> Iterator[Relation]:
+    """Yield how ops relate unknown layouts."""
+    drawn = work.drawn
     for kind, source, result, detail, wrap, op, weight in work.pending:
         ends = [work.values[k].type for k in (source, result)]
         first, second = (unknowns[work.find(k)] for k in (source, result))
@@ -518,18 +533,10 @@ def build(
         detail, inverse = detail if kind == "infer" else (detail, None)
         node = drawn.nodes.get(id(op))
         called = (drawn.functions.get(node, "") if node else "") or op.name
-        relations.append(
-            Relation(
-                kind, first, second, detail, ends[0].dims, ends[1].dims, bits, wrap, called,
-                op.loc.line, weight, inverse, drawn.room, bool(drawn.warps),
-            )
+        yield Relation(
+            kind, first, second, detail, ends[0].dims, ends[1].dims, bits, wrap, called,
+            op.loc.line, weight, inverse, drawn.room, bool(drawn.warps),
         )  # fmt: skip
-    known: dict[Any, dict[Any, Any]] = {}
-    for relation in relations:
-        relation.known = known.setdefault(relation.rule(), relation.known)
-    _note_runs(unknowns.values(), relations)
-    facts = drawn.jits, drawn.called, work.contexts, work.tiles
-    return Graph(list(unknowns.values()), relations, lanes, warps, *facts)
 
 
 def _note_runs(unknowns: Iterable[Unknown], relations: list[Relation]) -> None:

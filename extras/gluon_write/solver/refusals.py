@@ -119,7 +119,7 @@ def _of_value(fn: Any, solution: Solution) -> GluonError:
     known = one.fixed_line or min(alike, default=0)
     line = f", line {known}" if known else ""
     return LayoutError(
-        "a scan takes tensors of blocked layouts alone",
+        "a scan accepts only blocked layouts",
         argument="layouts",
         expected="gl.BlockedLayout",
         got=f"{one.fixed}, which {one.fixed_by}{line} demands",

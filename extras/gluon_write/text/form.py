@@ -9,11 +9,14 @@ import linecache
 import re
 import tokenize
 import zlib
-from functools import lru_cache
-from typing import Any, Callable, Mapping, Optional, Sequence
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
+from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_core.launch.jit import jit
+from gluon_write.text.syntax import nodes_in
 
 __all__ = [
     "Form",
@@ -24,6 +27,7 @@ __all__ = [
     "free_name",
     "function_of",
     "one_line",
+    "public_name",
     "renamed",
     "rewritten",
     "with_text",
@@ -48,9 +52,68 @@ class Form:
 
     def hold(self, source: str) -> None:
         """Hold a text of the function."""
+        for name in ("parents", "parameters", "starts"):
+            self.__dict__.pop(name, None)
         self.source: str = source
         self.encoded = [line.encode() for line in source.split("\n")]
         self.tree: Any = ast.parse(source).body[0]
+
+    @cached_property
+    def space(self) -> str:
+        """Return the name of the language in the function's file; "" without one."""
+        return next((name for name, value in self.scope.items() if value is language), "")
+
+    @cached_property
+    def parents(self) -> dict[int, ast.AST]:
+        """Return the node around each other one, by its id."""
+        children = ast.iter_child_nodes
+        return {id(child): node for node in nodes_in(self.tree) for child in children(node)}
+
+    @cached_property
+    def parameters(self) -> list[str]:
+        """Return the names of the function's parameters."""
+        listed = self.tree.args
+        return [arg.arg for arg in (*listed.posonlyargs, *listed.args, *listed.kwonlyargs)]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Return the byte at which each line starts, and the end of the text."""
+        sizes = (len(line.encode()) for line in self.source.splitlines(keepends=True))
+        return list(accumulate(sizes, initial=0))
+
+    def range_of(self, node: Any) -> tuple[int, int]:
+        """Return the first byte of a node, and the one behind it."""
+        first = self.starts[node.lineno - 1] + node.col_offset
+        return first, self.starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+
+    def with_lines(self, edits: Iterable[tuple[ast.stmt, Sequence[str]]]) -> Optional[str]:
+        """Return the text with lines in place of statements; None without any."""
+        lines, edits = self.source.splitlines(), list(edits)
+        for statement, new in sorted(edits, key=lambda edit: edit[0].lineno, reverse=True):
+            lines[statement.lineno - 1 : statement.end_lineno] = new
+        return "\n".join(lines) + "\n" if edits else None
+
+    def begins_line(self, node: Any) -> bool:
+        """Return True if nothing comes before a node on its line."""
+        return not self.encoded[node.lineno - 1][: node.col_offset].strip()
+
+    def ends_line(self, node: Any) -> bool:
+        """Return True if nothing but a comment follows a node on its line."""
+        rest = self.encoded[node.end_lineno - 1][node.end_col_offset :].strip()
+        return not rest or rest.startswith(b"#")
+
+    def names_in_use(self) -> set[str]:
+        """Return the names that a new variable cannot have."""
+        return {*re.findall(r"\w+", self.source), *self.scope}
+
+    def for_loops(self) -> list[ast.For]:
+        """Return the `for` loops, the outermost first."""
+        return [node for node in nodes_in(self.tree) if isinstance(node, ast.For)]
+
+    def bounds(self, loop: ast.For) -> tuple[str, str, str]:
+        """Return first, last and step of a loop over a range, as sides of a comparison."""
+        assert isinstance(loop.iter, ast.Call)
+        return bounds_of([self.text_of(arg) for arg in loop.iter.args])
 
     def copied(self, fn: Any, jits: list[Any]) -> Any:
         """Return a kernel with the text that is held, or the kernel where it is the same."""
@@ -87,6 +150,11 @@ def bounds_of(texts: list[str]) -> tuple[str, str, str]:
     texts = [f"({t})" if isinstance(n, _WEAK) else t for n, t in zip(nodes, texts)]
     first = "0" if len(texts) == 1 else texts[0]
     return first, texts[min(1, len(texts) - 1)], texts[2] if len(texts) > 2 else "1"
+
+
+def public_name(called: Any) -> str:
+    """Return the name of a function as kernels write it, "" of none."""
+    return str(getattr(called, "public", None) or getattr(called, "__name__", ""))
 
 
 def factor(text: str) -> str:
@@ -154,11 +222,20 @@ def _joined(text: str) -> str:
     return joined.removesuffix(")").strip()
 
 
-def rewritten(fn: Any, jits: list[Any], text_of: Callable[[Any, int], Optional[str]]) -> Any:
-    """Return a kernel whose functions have the texts of `text_of(jit, number)`, None for the same; itself if all are."""
+def rewritten(
+    fn: Any,
+    jits: list[Any],
+    text_of: Callable[[Any, int], Optional[str]],
+    more: Mapping[str, Any] = {},
+) -> Any:
+    """Return a kernel whose functions have the texts of `text_of(jit, number)`, None for the same; itself if all are.
+
+    Args:
+        more: new functions that the new texts call.
+    """
     texts = {number: text_of(jit, number) for number, jit in enumerate(jits)}
     changed = {number: text for number, text in texts.items() if text is not None}
-    return changed_copy(fn, jits, changed, {}) if changed else fn
+    return changed_copy(fn, jits, changed, {}, more) if changed else fn
 
 
 def changed_copy(

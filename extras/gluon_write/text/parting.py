@@ -17,7 +17,6 @@ A condition within the loop would not do: compilers make selections of short bra
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 from typing import Collection, Optional, Sequence
 
@@ -58,7 +57,7 @@ def parts_of(
     first, last, step = bounds_of(texts)
     if not step.isdigit() and step not in constants:
         return None
-    taken = {*re.findall(r"\w+", form.source), *form.scope}
+    taken = form.names_in_use()
     start = free_name("masked_from", taken)
     least = f"min({', '.join([last, *dict.fromkeys(ends)])})"
     many = f"max({least} - {factor(first)}, 0)" if first != "0" else f"max({least}, 0)"

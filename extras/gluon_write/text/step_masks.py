@@ -15,7 +15,7 @@ from typing import Any, Optional, Sequence
 
 from gluon_core import language
 from gluon_write.text.form import Form
-from gluon_write.text.syntax import argument, nodes_in, parts_of, stores
+from gluon_write.text.syntax import argument, nodes_in, parts_of, sides_of, stores
 
 __all__ = ["Terms", "ends_with", "excludes_later_steps", "is_place", "terms_of"]
 
@@ -61,13 +61,10 @@ def ends_with(form: Form, call: ast.Call, loop: ast.For) -> bool:
 
 def _excludes(form: Form, condition: ast.expr, limit: Terms, consumed: Product) -> bool:
     """Return True for `consumed + places < limit`, in any order of its terms, of places that are not negative."""
-    if not isinstance(condition, ast.Compare) or len(condition.ops) != 1:
+    sides = sides_of(condition)
+    if sides is None:
         return False
-    low, high = condition.left, condition.comparators[0]
-    if isinstance(condition.ops[0], ast.Gt):
-        low, high = high, low
-    elif not isinstance(condition.ops[0], ast.Lt):
-        return False
+    low, high = sides
     rest = Counter(terms_of(low))
     rest.subtract(terms_of(high))
     rest.update(limit)

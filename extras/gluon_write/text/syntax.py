@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 __all__ = [
     "assigned_in",
     "argument",
+    "arguments",
+    "calls_in",
+    "first_of",
+    "is_docstring",
     "is_new",
     "mentions",
     "names_in",
@@ -15,6 +19,7 @@ __all__ = [
     "operands_of",
     "parts_of",
     "reads",
+    "sides_of",
     "stores",
 ]
 
@@ -29,6 +34,16 @@ def operands_of(call: ast.Call) -> list[ast.expr]:
     """Return the two operands of a product; none where one is left out."""
     a, b = argument(call, 0, "a"), argument(call, 1, "b")
     return [a, b] if a is not None and b is not None else []
+
+
+def arguments(call: ast.Call, names: Sequence[str]) -> dict[str, ast.expr]:
+    """Return the arguments of a call by name, those by position by the names that these have."""
+    return dict(zip(names, call.args)) | {w.arg: w.value for w in call.keywords if w.arg}
+
+
+def calls_in(tree: ast.AST) -> list[ast.Call]:
+    """Return the calls in a tree."""
+    return [node for node in nodes_in(tree) if isinstance(node, ast.Call)]
 
 
 def nodes_in(tree: ast.AST) -> list[ast.AST]:
@@ -70,6 +85,32 @@ def names_in(node: ast.AST) -> Iterator[ast.Name]:
                 todo += [one for one in value if isinstance(one, ast.AST)]
             elif isinstance(value, ast.AST):
                 todo.append(value)
+
+
+def sides_of(
+    node: ast.expr, orders: tuple[type, type] = (ast.Lt, ast.Gt)
+) -> Optional[tuple[ast.expr, ast.expr]]:
+    """Return the sides of `low < high` or `high > low`, the lower one first; None of other expressions.
+
+    Args:
+        orders: the comparison and its reverse.
+    """
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    left, right = node.left, node.comparators[0]
+    if isinstance(node.ops[0], orders[0]):
+        return left, right
+    return (right, left) if isinstance(node.ops[0], orders[1]) else None
+
+
+def is_docstring(statement: ast.stmt) -> bool:
+    """Return True for a docstring."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def first_of(body: list[ast.stmt]) -> ast.stmt:
+    """Return the first statement of a function's body behind its docstring, or the docstring alone."""
+    return body[1] if len(body) > 1 and is_docstring(body[0]) else body[0]
 
 
 def parts_of(node: ast.expr, kind: type[ast.operator]) -> Iterator[ast.expr]:

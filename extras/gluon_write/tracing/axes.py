@@ -34,7 +34,6 @@ class Axes:
 
     Attributes:
         size: of the axis of rows; 0 where the rows cannot be split.
-        why: the op for which they cannot.
     """
 
     def __init__(self, drawn: Sketch, dim: int = 0):
@@ -42,9 +41,8 @@ class Axes:
         self.parent: dict[Key, Key] = {}
         self.contexts: dict[int, list[Key]] = {}  # id of a value -> contexts that it has
         self.products: list[tuple[Key, Any]] = []
-        self.mixed: list[tuple[Key, str]] = []
+        self.mixed: list[Key] = []
         self.effects: list[tuple[Key, Any]] = []
-        self.why = ""
         functions = list(drawn.program.functions.values())
         kernel = next((f for f in functions if f.name == drawn.jits[0].__name__), functions[0])
         self._walk(kernel.body, ())
@@ -118,9 +116,9 @@ class Axes:
         elif name in TERMINATORS:
             pass
         elif any(name.startswith(word) or word in name for word in _MIXING):
-            self._mix(context, name, tensors, results)
+            self._mix(context, tensors, results)
             if not tensors and not results:
-                self.mixed.append(((), name))
+                self.mixed.append(())
         elif name == "mma":
             self._product(op, context)
         elif name in ("expand_dims", "reduce", "trans", "broadcast", "reshape", "join", "split"):
@@ -128,16 +126,16 @@ class Axes:
         else:
             alike = [*tensors, *results]
             if any(v.type.dims != alike[0].type.dims for v in alike):
-                self._mix(context, name, tensors, results)
+                self._mix(context, tensors, results)
             for value in alike[1:]:
                 if value.type.dims == alike[0].type.dims:
                     self._alike(context, alike[0], context, value)
 
-    def _mix(self, context: Key, name: str, *groups: Iterable[Any]) -> None:
+    def _mix(self, context: Key, *groups: Iterable[Any]) -> None:
         for values in groups:
             for value in values:
                 for dim in range(len(value.type.dims)):
-                    self.mixed.append((self._key(context, value, dim), name))
+                    self.mixed.append(self._key(context, value, dim))
 
     def _call(self, op: Any, context: Key) -> None:
         function, arguments = op.args[0], op.args[1]
@@ -159,7 +157,7 @@ class Axes:
         if isinstance(b.type, TensorType):
             self._join((context, b, 1), (context, result, 1))
         inner = [(context, v, d) for v, d in ((a, 1), (b, 0)) if isinstance(v.type, TensorType)]
-        self.mixed += [(self._key(*one), "the inner dimension of a product") for one in inner]
+        self.mixed += [self._key(*one) for one in inner]
         if len(inner) == 2:
             self._join(*inner)
         self.products.append((context, result))
@@ -169,7 +167,7 @@ class Axes:
         if name == "reduce":
             axis = op.args[1]
             for one in tensors:
-                self.mixed.append((self._key(context, one, axis), "a reduction"))
+                self.mixed.append(self._key(context, one, axis))
             pairs = [(d, d - (d > axis)) for d in range(len(source.type.dims)) if d != axis]
         elif name == "expand_dims":
             pairs = [(d, d + (d >= op.args[1])) for d in range(len(source.type.dims))]
@@ -185,7 +183,7 @@ class Axes:
         joined = {d for d, _ in pairs}
         for dim in set(range(len(source.type.dims))) - joined:
             if source.type.dims[dim] > 1:
-                self.mixed.append((self._key(context, source, dim), name))
+                self.mixed.append(self._key(context, source, dim))
         for one in tensors:
             for result in results:
                 for d, i in pairs:
@@ -202,13 +200,10 @@ class Axes:
         }
         sizes = {value.type.dims[self.dim] for _, value in self.products}
         if len(roots) != 1 or len(sizes) != 1:
-            self.why = "products have different rows"
             return 0
         self.root = roots.pop()
-        for key, name in self.mixed:
-            if key == () or self._find(key) == self.root:
-                self.why = name
-                return 0
+        if any(key == () or self._find(key) == self.root for key in self.mixed):
+            return 0
         for context, op in self.effects:
             values = [v for v in op.operands() if isinstance(v.type, TensorType)]
             rows = any(
@@ -217,7 +212,6 @@ class Axes:
                 for d in range(len(v.type.dims))
             )
             if not rows:
-                self.why = op.name
                 return 0
         return int(sizes.pop())
 

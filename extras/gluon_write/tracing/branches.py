@@ -19,10 +19,18 @@ from __future__ import annotations
 import ast
 from typing import Any, Callable, Mapping, Optional
 
-from gluon_core import language, portable
+from gluon_core import portable
 from gluon_core._triton import unwrap
 from gluon_write.text.form import Form, changed_copy, factor
-from gluon_write.text.syntax import nodes_in, operands_of, reads, stores
+from gluon_write.text.syntax import (
+    arguments,
+    calls_in,
+    mentions,
+    nodes_in,
+    operands_of,
+    reads,
+    stores,
+)
 from gluon_write.tracing.sketch import Place, Sketch, place_of
 
 __all__ = ["taken_alone", "taken_in_loops"]
@@ -90,30 +98,26 @@ class _Branches(Form):
     def __init__(self, fn: Any, number: int, decided: Mapping[Place, set[bool]]):
         super().__init__(fn)
         self.number, self.decided = number, decided
-        self.space = next((n for n, value in self.scope.items() if value is language), "")
 
     def text(self, constants: Mapping[str, Any]) -> Optional[str]:
         """Return the function with one branch of each condition in its body; None where nothing changes.
 
         Its own text is that one from then on.
         """
-        lines, changed = self.source.splitlines(), False
-        for statement in reversed(self.tree.body):
-            if isinstance(statement, ast.If) and self.space:
-                new = self._taken(statement, constants)
-                if new is not None:
-                    lines[statement.lineno - 1 : statement.end_lineno] = new
-                    changed = True
-        if not changed:
-            return None
-        self.hold("\n".join(lines) + "\n")
-        return self.source
+        conditions = [s for s in self.tree.body if isinstance(s, ast.If) and self.space]
+        taken = ((statement, self._taken(statement, constants)) for statement in conditions)
+        text = self.with_lines(
+            (statement, lines) for statement, lines in taken if lines is not None
+        )
+        if text is not None:
+            self.hold(text)
+        return text
 
     def in_loops(self, constants: Mapping[str, Any]) -> Optional[str]:
         """Return the function with one branch of conditions that load operands in a loop; None where nothing changes."""
         edits: list[tuple[ast.If, list[str]]] = []
         for loop in nodes_in(self.tree):
-            calls = (node for node in nodes_in(loop) if isinstance(node, ast.Call))
+            calls = calls_in(loop)
             products = [call for call in calls if self.called(call) is portable.mma]
             if not isinstance(loop, ast.For) or not products or not self.space:
                 continue
@@ -130,10 +134,7 @@ class _Branches(Form):
                 if new is not None and all(statement not in nodes_in(other) for other, _ in edits):
                     nothing = statement in loading and [line.strip() for line in new] == ["pass"]
                     edits.append((statement, [] if nothing else new))
-        lines = self.source.splitlines()
-        for statement, new in sorted(edits, key=lambda e: e[0].lineno, reverse=True):
-            lines[statement.lineno - 1 : statement.end_lineno] = new
-        return "\n".join(lines) + "\n" if edits else None
+        return self.with_lines(edits)
 
     def _multiplies(self, statement: ast.stmt) -> bool:
         return any(self.called(node) is portable.mma for node in nodes_in(statement))
@@ -155,10 +156,7 @@ class _Branches(Form):
             if number is None or not isinstance(node, ast.Call):
                 continue
             names = [param.name for param in jits[number].params]
-            words = {w.arg: w.value for w in node.keywords if w.arg}
-            values = {
-                n: _value(v, constants) for n, v in {**dict(zip(names, node.args)), **words}.items()
-            }
+            values = {n: _value(v, constants) for n, v in arguments(node, names).items()}
             listed.append((number, {n: v for n, v in values.items() if v is not _UNKNOWN}))
         return listed
 
@@ -208,7 +206,7 @@ class _Branches(Form):
 
 def _value(node: ast.expr, constants: Mapping[str, Any]) -> Any:
     """Return the value of an expression of constants."""
-    names = {n.id for n in nodes_in(node) if isinstance(n, ast.Name)}
+    names = mentions(node)
     if not names <= set(constants) or any(isinstance(n, ast.Call) for n in nodes_in(node)):
         return _UNKNOWN
     try:

@@ -16,11 +16,11 @@ from typing import Any, Optional
 
 from gluon_core import language
 from gluon_core._triton import tl, unwrap
-from gluon_write.text.form import Form
 from gluon_write.text.polynomials import Polynomial
-from gluon_write.text.syntax import argument, nodes_in, stores
+from gluon_write.text.syntax import argument, mentions, nodes_in, stores
 from gluon_write.tracing.signs import POSITIVE, UNTOUCHED, is_positive, positive_results
-from gluon_write.tracing.sketch import Sketch, place_of
+from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.traced_form import TracedForm
 
 __all__ = ["IndexForms", "NoIndex", "Range"]
 
@@ -65,7 +65,7 @@ class _Atom:
 _PARAMETER, _GLOBAL = "parameter", "global"
 
 
-class IndexForms(Form):
+class IndexForms(TracedForm):
     """Read the expressions of a kernel.
 
     Args:
@@ -76,17 +76,10 @@ class IndexForms(Form):
     """
 
     def __init__(self, fn: Any, drawn: Sketch):
-        super().__init__(fn)
-        self.drawn = drawn
+        super().__init__(fn, 0, drawn)
         self.atoms: dict[str, _Atom] = {}
         self.widened: set[str] = set()  # atoms that the kernel multiplies with 64 bits
         self.ranges: dict[str, Range] = {}
-        self.parents: dict[int, ast.AST] = {}
-        for node in nodes_in(self.tree):
-            for child in ast.iter_child_nodes(node):
-                self.parents[id(child)] = node
-        listed = self.tree.args
-        self.parameters = {a.arg for a in (*listed.posonlyargs, *listed.args, *listed.kwonlyargs)}
         self.depth = 0
         self.named: dict[tuple[str, ast.stmt], Polynomial] = {}  # scalar and its statement -> form
 
@@ -100,9 +93,7 @@ class IndexForms(Form):
 
     def dims_of(self, node: ast.AST) -> Optional[tuple[int, ...]]:
         """Return the shape of an expression's values, () of scalars; None where it had none, as a constant, or several."""
-        place = place_of(node, 0)
-        values = self.drawn.returned.get(place, ()) if place else ()
-        shapes = {tuple(getattr(value.type, "dims", ())) for value in values}
+        shapes = self.shapes_of(node)
         return shapes.pop() if len(shapes) == 1 else None
 
     def is_fixed(self, names: Any) -> bool:
@@ -452,7 +443,7 @@ class IndexForms(Form):
         """Return a scalar expression as a name of its own."""
         if self.dims_of(node) != () or not self._repeats(node):
             raise NoIndex
-        words = sorted({n.id for n in nodes_in(node) if isinstance(n, ast.Name)} - self._modules())
+        words = sorted(mentions(node) - self._modules())
         defined = [(word, self.reaching(word, node)) for word in words]
         text = " ".join(ast.unparse(node).split())
         if not isinstance(node, ast.Call):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from gluon_core.layouts import BlockedLayout
 
@@ -79,6 +79,11 @@ class Sketch:
     apart: bool = False
     loads_tiles: bool = False
     kept: list[Any] = field(default_factory=list)  # ops, so that no id is used twice
+
+    def values_of(self, node: Any, number: int) -> Sequence[Any]:
+        """Return the values that an expression of function `number` had, once for each time that it was traced."""
+        place = place_of(node, number)
+        return self.returned.get(place, ()) if place else ()
 
 
 def place_of(node: Any, number: int) -> Optional[Place]:

@@ -11,25 +11,22 @@ from typing import Any, Iterable, Mapping, Optional
 
 from gluon_core import language, portable
 from gluon_core._triton import tl, unwrap
-from gluon_core.errors import CapabilityError, GluonError, LayoutError, ShapeError
+from gluon_core.errors import GluonError, LayoutError, ShapeError
 from gluon_core.frontend.host_calls import is_library
-from gluon_core.frontend.trace import trace
 from gluon_core.language.reductions import dot_fma
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.layouts import AutoLayout, BlockedLayout, DotOperandLayout
-from gluon_core.plugin.targets import Target
 from gluon_core.portable.tile_ops import tile_descriptor
-from gluon_core.registry.load import registry
 from gluon_core.semantic.base import shape_of
 from gluon_core.values import distributed_type, shared_memory_descriptor
 from gluon_core.values.tensors import unwrap_shape
+from gluon_write.text.form import public_name
 from gluon_write.text.syntax import nodes_in
-from gluon_write.tracing.budget import TRACED, spend
 from gluon_write.tracing.buffers import first_layout
-from gluon_write.tracing.carried import CarriedNames, Unforeseen
+from gluon_write.tracing.carried import CarriedNames
 from gluon_write.tracing.sketch import Place, Sketch, partition_of, place_of
 
-__all__ = ["multiplies", "sketch"]
+__all__ = ["Sketcher", "alignments", "multiplies", "odd_names"]
 
 # Functions whose result has no layout but the one that they take -> its position.
 _TAKE_LAYOUT = {
@@ -41,7 +38,7 @@ _TAKE_LAYOUT = {
 _OF_TYPES = ("isinstance", "hasattr")
 
 
-class _Sketcher(CarriedNames):
+class Sketcher(CarriedNames):
     """Record which expression each op and each value belongs to."""
 
     drawn: Sketch
@@ -162,7 +159,7 @@ class _Sketcher(CarriedNames):
             self.lscope[shown] = called
             function = ast.Name(shown, ast.Load())
             node = self._bound(node, ast.Call(function, node.args, node.keywords))
-        name = str(getattr(called, "public", None) or getattr(called, "__name__", ""))
+        name = public_name(called)
         place = place_of(node, self.number)
         if place is not None:
             self.partitions.pop(place, None)
@@ -229,7 +226,7 @@ class _Sketcher(CarriedNames):
             if known == rank:
                 raise
             raise LayoutError(
-                "a buffer is used as a whole and as several that an index counts",
+                "a buffer is used both as a whole and by index",
                 argument="layouts",
                 expected=f"a layout of rank {known}, as line {other} needs it",
                 got=f"a use that needs rank {rank}",
@@ -422,14 +419,14 @@ class _Sketcher(CarriedNames):
         )
 
 
-def _multiples(fn: Any, constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any]) -> list[int]:
+def alignments(fn: Any, constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any]) -> list[int]:
     """Return the divisibility of the arguments that are passed at run time."""
     passed = [i for i in range(len(fn.arg_names)) if (i,) not in constexprs]
     known = [dict(map(tuple, attrs.get((i,), ()))) for i in passed]
     return [int(facts.get("tt.divisibility", 1)) for facts in known]
 
 
-def _odd(
+def odd_names(
     fn: Any, signature: Mapping[str, Any], constexprs: Mapping[Any, Any], attrs: Mapping[Any, Any]
 ) -> set[str]:
     """Return the names of integers that are surely no multiples of 16: a launch notes those that are."""
@@ -468,106 +465,3 @@ def multiplies(name: str, called: Any) -> bool:
     if not re.search(r"mma|mfma", name.rpartition(".")[2]) or not callable(called):
         return False
     return {"a", "b", "acc"} <= set(inspect.signature(called).parameters)
-
-
-def sketch(
-    fn: Any,
-    signature: Mapping[str, Any],
-    constexprs: Mapping[tuple[int, ...], Any],
-    attrs: Mapping[tuple[int, ...], Any],
-    target: Target,
-    options: Any,
-    apart: bool = False,
-) -> Sketch:
-    """Trace a kernel on the simulator's builder for `target`, layouts left out.
-
-    Args:
-        apart: loaded tiles are values of any layout; else only where ops cannot combine those of their descriptors.
-
-    Raises:
-        CapabilityError: the simulator is not installed.
-        GluonError: the kernel is wrong, whatever its layouts; with its line.
-    """
-    backend = registry().backends.get("sim")
-    if backend is None:
-        raise CapabilityError(
-            "layouts are chosen from a trace that the simulator records",
-            argument="layouts",
-            remedy="Install gluon-sim, or write the layouts.",
-        )
-    twin = Target("sim", target.architecture)
-    asked = {"num_warps": int(options.num_warps), "num_ctas": int(options.num_ctas)}
-    asked["sanitize_overflow"] = False  # its checks are no ops of the kernel
-    ranks: dict[Place, tuple[int, int]] = {}
-    looks = False
-    while True:
-        drawn = _begun(fn, signature, constexprs, attrs, target, ranks)
-        drawn.apart, known = apart, len(ranks)
-        kind = type("Sketcher", (_Sketcher,), {"drawn": drawn, "looks": looks})
-        try:
-            drawn.program = trace(
-                fn, signature, constexprs, attrs, backend=backend, target=twin,
-                options=backend.compiler.options(twin, asked), kind=kind,
-            )  # fmt: skip
-            spend(TRACED * len(drawn.kept))
-            return drawn
-        except Unforeseen:
-            looks = True
-        except GluonError as error:
-            if len(ranks) > known:
-                continue  # with the layouts that the accesses to buffers need
-            if isinstance(error, LayoutError) and drawn.loads_tiles and not apart:
-                apart = True  # an op combines tiles of two layouts
-                continue
-            if not looks:
-                looks = True  # for the words that a compiler has
-                continue
-            if isinstance(error, LayoutError):
-                _name_lines(error, drawn.kept)
-            raise
-
-
-def _begun(
-    fn: Any,
-    signature: Mapping[str, Any],
-    constexprs: Mapping[tuple[int, ...], Any],
-    attrs: Mapping[tuple[int, ...], Any],
-    target: Target,
-    ranks: dict[Place, tuple[int, int]],
-) -> Sketch:
-    """Return a sketch with all that is known before the trace."""
-    drawn = Sketch(banks=target.architecture.banks, ranks=ranks)
-    drawn.side_by_side = target.has("amd.global_load_to_lds")
-    drawn.matrices = target.has("nvidia.ldmatrix")
-    if target.architecture.backend != "amd":  # whose compiler splits conversions that do not fit
-        drawn.room = target.architecture.limits.shared_memory
-    drawn.multiples = _multiples(fn, constexprs, attrs)
-    drawn.odd = _odd(fn, signature, constexprs, attrs)
-    drawn.constants = {
-        fn.arg_names[place[0]]: v for place, v in constexprs.items() if len(place) == 1
-    }
-    return drawn
-
-
-def _name_lines(error: LayoutError, ops: list[Any]) -> None:
-    """Name the lines that the layouts in an error come from."""
-    one, other = (_line_of(ops, str(layout)) for layout in (error.expected, error.got))
-    words = f"The one comes from line {one}, the other from line {other}."
-    if not one or not other:
-        words = (
-            f"The layout comes from line {one or other}: leave it out there, or convert the value."
-        )
-    if one or other:
-        error.remedy = f"{error.remedy} {words}" if error.remedy else words
-
-
-def _line_of(ops: Iterable[Any], layout: str) -> int:
-    """Return the line of the first op whose result has a layout, given as text, or a slice of it; 0 for none."""
-    for op in ops:
-        for result in op.results:
-            one = getattr(result.type, "layout", None)
-            while one is not None:
-                if str(one) == layout:
-                    return int(op.loc.line)
-                one = getattr(one, "parent", None)
-    return 0

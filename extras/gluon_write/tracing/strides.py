@@ -46,19 +46,10 @@ class Strides:
         """Give a value that control flow hands on the steps of its first source."""
         self.across(context, value, context, source)
 
-    def result(self, context: Any, result: Any, inner: Any, value: Any) -> None:
-        """Note the value that a function returns as a result of its call."""
-        self.across(context, result, inner, value)
-        self._origins[(context, id(result.resolve()))] = inner, value
-        self._hand_on(context, result, inner, value)
-
-    def passed(self, inner: Any, parameter: Any, context: Any, value: Any) -> None:
-        """Note the value that a call passes for a parameter."""
-        self.across(inner, parameter, context, value)
-        self._origins[(inner, id(parameter.resolve()))] = context, value
-        self._hand_on(inner, parameter, context, value)
-
-    def _hand_on(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
+    def passed(self, inner: Any, value: Any, outer: Any, source: Any) -> None:
+        """Note the value that a call passes for a parameter, or that a function returns as its result."""
+        self.across(inner, value, outer, source)
+        self._origins[(inner, id(value.resolve()))] = outer, source
         if self.compiled(outer, source):
             self._compiled.add((inner, id(value.resolve())))
 

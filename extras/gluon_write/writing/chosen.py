@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Collection, Optional
+from typing import Any, Collection, Optional
 
 import numpy as np
 
-from gluon_core.plugin.targets import Target
 from gluon_write.rewrites.held import held
 from gluon_write.rewrites.operand_buffers import with_operand_buffers
 from gluon_write.rewrites.overlapped import overlapped
@@ -20,6 +19,7 @@ from gluon_write.solver.unknowns import Graph
 from gluon_write.text.form import changed_copy
 from gluon_write.tracing.budget import exhausted
 from gluon_write.tracing.sketch import Place, Sketch
+from gluon_write.tracing.tracer import Tracer
 from gluon_write.writing.edits import edits_of
 
 __all__ = ["GROUP", "Chosen", "as_written", "improved", "solved"]
@@ -45,51 +45,41 @@ class Chosen:
     again: list[tuple[dict[int, str], Chosen]] = field(default_factory=list)
 
 
-def solved(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target, options: Any
-) -> Chosen:
+def solved(fn: Any, drawn: Sketch, traced: Tracer) -> Chosen:
     """Return the unknown layouts of a traced kernel, and the best choice.
 
     Raises:
         LayoutError: two ops demand different layouts of one value.
     """
-    room = target.architecture.limits.shared_memory
-    group = int(options.num_warps) if target.has("nvidia.wgmma") else 0
-    group = group if group >= GROUP else 0
-    kept = partial(held, room=room, group=group, warps=int(options.num_warps))
-    for written in (kept, with_operand_buffers, overlapped):
-        other = written(fn, drawn)
-        if other is not fn:
-            fn, drawn = other, traced(other)
-    return as_written(fn, drawn, target, options)
+    group = traced.warps if traced.has("nvidia.wgmma") and traced.warps >= GROUP else 0
+    kept = partial(held, room=traced.room, group=group, warps=traced.warps)
+    return as_written(*traced.after(fn, drawn, kept, with_operand_buffers, overlapped), traced)
 
 
-def as_written(fn: Any, drawn: Sketch, target: Target, options: Any) -> Chosen:
+def as_written(fn: Any, drawn: Sketch, traced: Tracer) -> Chosen:
     """Return the unknown layouts of a traced kernel as it is, and the best choice.
 
     Raises:
         LayoutError: two ops demand different layouts of one value.
     """
-    warps = int(options.num_warps)
-    graph = build(drawn, target.warp_size, warps)
+    read = partial(build, drawn, traced.target.warp_size, traced.warps)
+    graph = read()
     several = any(one.conflict is not None for one in graph.unknowns)
     if several:  # products of different depths share an accumulator: each gets it in its own layout
-        graph = build(drawn, target.warp_size, warps, apart=True)
+        graph = read(apart=True)
     for one in graph.unknowns:
         if one.conflict is not None:
             raise of_conflict(fn, one)
     chosen = Chosen(fn, drawn, graph, solve(graph))
     loads = graph.unit_loads()
     if loads and not exhausted():
-        graph = build(drawn, target.warp_size, warps, several, loads)
+        graph = read(several, loads)
         other = Chosen(fn, drawn, graph, solve(graph), loads)
         chosen = min(chosen, other, key=lambda one: one.solution.price)
     return chosen
 
 
-def improved(
-    chosen: Chosen, traced: Callable[[Any], Sketch], target: Target, options: Any
-) -> tuple[Graph, Solution]:
+def improved(chosen: Chosen, traced: Tracer) -> tuple[Graph, Solution]:
     """Return layouts with fewer conversions, if index vectors are computed again where they are used."""
     other: Optional[Chosen] = chosen
     for _ in range(_MOST):
@@ -97,7 +87,7 @@ def improved(
         if exhausted():
             break
         hopeful = solve(other.graph, hopeful=True)
-        other = _again(other, hopeful, traced, target, options)
+        other = _again(other, hopeful, traced)
         if other is None or not np.isfinite(hopeful.price):
             break
         if other.solution.price < chosen.solution.price:
@@ -105,26 +95,19 @@ def improved(
     for _ in range(_MOST):
         if exhausted():
             break
-        other = _again(chosen, chosen.solution, traced, target, options)
+        other = _again(chosen, chosen.solution, traced)
         if other is None or not other.solution.price < chosen.solution.price:
             break
         chosen = other
     return chosen.graph, chosen.solution
 
 
-def _again(
-    chosen: Chosen,
-    solution: Solution,
-    traced: Callable[[Any], Sketch],
-    target: Target,
-    options: Any,
-) -> Optional[Chosen]:
+def _again(chosen: Chosen, solution: Solution, traced: Tracer) -> Optional[Chosen]:
     """Return layouts of a kernel that computes again the vectors which a solution converts; None of none."""
     edits = edits_of(chosen.graph, solution)
     places = [p for one in edits.all() for p in one.conversions if p not in chosen.loads]
-    threads = int(options.num_warps) * target.warp_size
-    texts = recomputing_texts(chosen.drawn, places, threads)
+    texts = recomputing_texts(chosen.drawn, places, traced.threads)
     if texts and texts not in [known for known, _ in chosen.again]:
         other = changed_copy(chosen.fn, chosen.drawn.jits, texts, {})
-        chosen.again.append((texts, solved(other, traced(other), traced, target, options)))
+        chosen.again.append((texts, solved(other, traced(other), traced)))
     return next((other for known, other in chosen.again if known == texts), None)

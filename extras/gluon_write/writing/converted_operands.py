@@ -26,7 +26,7 @@ from gluon_write.solver.solve import Solution, plan_of
 from gluon_write.solver.unknowns import Graph
 from gluon_write.text.form import free_name, one_line, rewritten
 from gluon_write.text.syntax import operands_of
-from gluon_write.tracing.sketch import Place, Sketch, place_of
+from gluon_write.tracing.sketch import Place, Sketch
 
 __all__ = ["converted_operands", "through_buffers"]
 
@@ -53,11 +53,7 @@ def converted_operands(graph: Graph, solution: Solution) -> set[Place]:
 
 
 def through_buffers(fn: Any, drawn: Sketch, places: Collection[Place]) -> Any:
-    """Return a kernel whose operands at some places come from buffers, or the kernel.
-
-    Args:
-        drawn: the traced kernel.
-    """
+    """Return a kernel whose operands at some places come from buffers, or the kernel."""
 
     def text_of(jit: Any, number: int) -> Any:
         own = {place for place in places if place[-1] == number}
@@ -76,7 +72,7 @@ class _Products(Buffered):
 
     def _is_converted(self, operand: ast.expr) -> bool:
         one_line_alone = operand.lineno == operand.end_lineno
-        return one_line_alone and place_of(operand, self.number) in self.places
+        return one_line_alone and self.place_of(operand) in self.places
 
     def product(
         self,

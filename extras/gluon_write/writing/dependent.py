@@ -23,16 +23,16 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import Any, Callable, Iterable
+from typing import Any, Iterable
 
 from gluon_core import language
-from gluon_core.plugin.targets import Target
 from gluon_sim.tracing.ir import Function, Op
 from gluon_sim.tracing.live import live_ops
 from gluon_sim.tracing.types import DescriptorType, PointerType
-from gluon_write.partitions.ring_plan import is_text
 from gluon_write.text.form import Form, rewritten
+from gluon_write.text.syntax import is_docstring
 from gluon_write.tracing.sketch import Sketch, partition_of, place_of
+from gluon_write.tracing.tracer import Tracer
 from gluon_write.writing.edits import partitions_of, space_of
 
 __all__ = ["awaiting", "waits"]
@@ -54,18 +54,17 @@ def waits(jits: Iterable[Any]) -> bool:
     return any(_INSTRUCTION in jit.src for jit in jits)
 
 
-def awaiting(
-    fn: Any, drawn: Sketch, traced: Callable[..., Sketch], target: Target, options: Any
-) -> tuple[Any, Sketch]:
+def awaiting(fn: Any, drawn: Sketch, traced: Tracer) -> tuple[Any, Sketch]:
     """Return a kernel whose partitions wait for the kernel in front of it, and its trace; the kernel itself without partitions,
     and without a loop of one product whose tiles are copied ahead.
 
     The whole kernel waits where anything in front of its partitions accesses global memory.
     """
-    asked = options.launch_pdl if target.has("nvidia.gdc") else True
+    options = traced.options
+    asked = options.launch_pdl if traced.has("nvidia.gdc") else True
     if asked or options.launch_cooperative_grid or waits(drawn.jits):
         return fn, drawn
-    if not drawn.warps and not (target.has("nvidia.wgmma") and _copies_for_one_product(drawn)):
+    if not drawn.warps and not (traced.has("nvidia.wgmma") and _copies_for_one_product(drawn)):
         return fn, drawn
     waiting = drawn.warps and _partitions(drawn) or {0}
     spaces = {number: space_of(drawn.jits[number].get_capture_scope()) for number in waiting}
@@ -87,7 +86,7 @@ def _copies_for_one_product(drawn: Sketch) -> bool:
 def _waiting(jit: Any, space: str, text: str) -> str:
     """Return the text of a function that waits first, and then allows the next kernel where `text` does."""
     form = Form(jit)
-    first = next(s for s in form.tree.body if not is_text(s))
+    first = next(s for s in form.tree.body if not is_docstring(s))
     begins = "; the one behind may begin" if text == _TEXT else ""
     lines = [
         f"# The kernel in front may still run{begins}.",

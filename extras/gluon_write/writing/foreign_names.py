@@ -14,7 +14,7 @@ from gluon_core import language
 from gluon_core._triton import unwrap
 from gluon_core.errors import LayoutError
 from gluon_write.text.form import edited, free_name
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import first_of, nodes_in
 from gluon_write.writing.edits import space_in
 
 __all__ = ["Imports"]
@@ -44,7 +44,7 @@ class Imports:
         """Return the name that the file has for a module, by an import where it has none."""
         return self._bound(value.__name__, value, value.__name__)
 
-    def given(self, text: str, fn: Any, copies: Collection[str]) -> str:
+    def with_imports(self, text: str, fn: Any, copies: Collection[str]) -> str:
         """Return the text of a written function, whose names the file has then.
 
         Args:
@@ -84,7 +84,8 @@ class Imports:
             (node, name) for node in nodes if (name := names.get(node.id, node.id)) != node.id
         ]
         lines = edited(text, list(renames)).splitlines()
-        first = _first_of(tree)
+        function: Any = tree.body[0]
+        first = first_of(function.body)
         place = first.lineno - 1
         while lines[place - 1].lstrip().startswith("#"):
             place -= 1
@@ -120,15 +121,6 @@ class Imports:
         self.scope[bound] = value
         self.taken.add(bound)
         return bound
-
-
-def _first_of(tree: ast.Module) -> ast.stmt:
-    """Return the first statement of a function behind its docstring."""
-    function: Any = tree.body[0]
-    first, *others = function.body
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    statement: ast.stmt = others[0] if documented and others else first
-    return statement
 
 
 def _constant(value: Any, space: str) -> Optional[str]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from typing import Any, Optional
 
 from gluon_core import language
@@ -26,7 +25,7 @@ from gluon_write.loops.loops import viewed
 from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import Access, Graph
 from gluon_write.text.form import Form, changed_copy, free_name
-from gluon_write.text.syntax import argument, mentions, nodes_in
+from gluon_write.text.syntax import argument, calls_in, mentions, nodes_in
 from gluon_write.tracing.sketch import place_of
 
 __all__ = ["with_kept_lines"]
@@ -69,7 +68,7 @@ def with_kept_lines(graph: Graph, solution: Solution, target: Target, converts: 
 
 def _call_of(form: Form, place: Any) -> Optional[ast.Call]:
     """Return the call at a place."""
-    calls = (node for node in nodes_in(form.tree) if isinstance(node, ast.Call))
+    calls = calls_in(form.tree)
     return next((call for call in calls if place_of(call, 0) == place), None)
 
 
@@ -106,7 +105,7 @@ def _buffer(
     if not isinstance(layout, BlockedLayout) or layout.size_per_thread != [1, 1]:
         return False
     assert value is not None and value.end_lineno is not None
-    taken = {*re.findall(r"\w+", form.source), *form.scope}
+    taken = form.names_in_use()
     buffers, tile = (free_name(f"{name}_{word}", taken) for word in ("buffers", "stored_layout"))
     swizzled = SwizzledSharedLayout(1, 1, shape[1], [1, 0])
     first, last = value.lineno - 1, value.end_lineno - 1

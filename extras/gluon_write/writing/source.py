@@ -16,7 +16,7 @@ from gluon_core.layouts.base import Layout
 from gluon_write.solver.prices import counted, dearer, reasons
 from gluon_write.solver.solve import Solution
 from gluon_write.solver.unknowns import AnyLayout, Graph, Unknown
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import first_of, nodes_in
 from gluon_write.text.tidy import tidied
 from gluon_write.tracing.buffers import conflicts_of, matrices_of
 from gluon_write.tracing.sketch import Place, partition_of, place_of
@@ -72,9 +72,7 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
         lines[line:last] = [b""] * (last - line)
     body = ast.parse(fn.src).body[0]
     assert isinstance(body, ast.FunctionDef)
-    first = body.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(body.body) > 1:
-        first = body.body[1]
+    first = first_of(body.body)
     indent = " " * first.col_offset
     definitions = [
         f"{indent}{line}".encode()

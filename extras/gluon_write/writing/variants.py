@@ -36,7 +36,7 @@ from gluon_core._triton import tl, unwrap
 from gluon_core.launch.jit import GluonJITFunction
 from gluon_core.layouts.base import Layout
 from gluon_write.text.form import free_name
-from gluon_write.text.syntax import nodes_in
+from gluon_write.text.syntax import is_docstring, nodes_in
 from gluon_write.writing.short_text import ShortText
 from gluon_write.writing.source import spelled
 
@@ -48,7 +48,7 @@ __all__ = [
     "decorator_of",
     "facts_of",
     "heuristics",
-    "untold_of",
+    "unnamed_constants",
 ]
 
 _MOST_FACTS = 4  # that tell the variants of a kernel apart
@@ -131,7 +131,7 @@ def _bound_once(file: str) -> list[str]:
     return [name for name, count in bound.items() if count == 1]
 
 
-def untold_of(source: Any, facts: Mapping[str, str]) -> dict[str, Any]:
+def unnamed_constants(source: Any, facts: Mapping[str, str]) -> dict[str, Any]:
     """Return the constants of a launch that no fact of it names."""
     fn, words = source.fn, set(re.findall(r"\w+", " ".join(facts)))
     scope = fn.get_capture_scope()
@@ -291,7 +291,7 @@ def chooser(
     assert isinstance(tree, ast.FunctionDef)
     first = tree.body[0]
     lines = fn.src.splitlines()
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    documented = is_docstring(first)
     added = [*flags.values(), *dict.fromkeys(one.flag for one in shorts.values())]
     head = _with_flags(lines[: first.lineno - 1], tree, added, space)
     head += lines[first.lineno - 1 : first.end_lineno] if documented else []
