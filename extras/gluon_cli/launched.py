@@ -130,6 +130,8 @@ def _launched(
         if code and ended is not None:
             ended.append(SystemExit(code))
     except (Exception, SystemExit) as error:  # earlier launches count all the same
+        if isinstance(error, UsageError):  # the file is none that Python runs
+            raise
         if isinstance(error, SyntaxError) and error.filename == file:
             raise unparsed(error, file) from None
         place = place_of(error, file)

@@ -253,7 +253,13 @@ def source_of(file: Path) -> str:
 
 
 def unparsed(error: SyntaxError, file: str) -> KernelSyntaxError:
-    """Return the error of a file that Python does not parse, with its place."""
+    """Return the error of a file that Python does not parse, with its place.
+
+    Raises:
+        UsageError: the file is no text.
+    """
+    if Path(file).is_file():
+        source_of(Path(file))
     text = (error.text or "").rstrip() or None
     column, end = (max(0, (place or 1) - 1) for place in (error.offset, error.end_offset))
     span = SourceSpan(file, error.lineno or 1, column, max(end, column + 1), text)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Mapping, Optional, Sequence
 
 from gluon_cli.output import UsageError, unparsed
+from gluon_cli.scripts import importable, package_of
 from gluon_core.errors import ArgumentError, GluonError, did_you_mean
 from gluon_core.plugin.paths import load_path
 from gluon_core.registry.load import registry
@@ -39,16 +40,16 @@ def load_file(path: str) -> ModuleType:
     if not file.is_file():
         close = did_you_mean(file.name, (p.name for p in file.parent.glob("*.py") if p.is_file()))
         raise UsageError("no such file", argument="FILE", got=path, remedy=close)
-    name = f"gluon_file_{file.stem}"
+    package = package_of(file)
+    name = f"{package}.gluon_file_{file.stem}" if package else f"gluon_file_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file.resolve())
     if spec is None or spec.loader is None:
         raise UsageError("not a Python file", argument="FILE", got=path)
     module = importlib.util.module_from_spec(spec)
-    folder = str(file.resolve().parent)
     sys.modules[name] = module
-    sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
+        with importable(file):
+            spec.loader.exec_module(module)
     except GluonError:
         raise
     except (Exception, SystemExit) as error:
@@ -57,8 +58,6 @@ def load_file(path: str) -> ModuleType:
         raise UsageError(
             f"{path} cannot be imported: {type(error).__name__}: {error}", argument="FILE"
         ) from error
-    finally:
-        sys.path.remove(folder)
     return module
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import sys
 import threading
 from contextlib import nullcontext, redirect_stdout
@@ -15,6 +14,7 @@ from typing import Any, ContextManager, Optional, Sequence
 from gluon_cli.check import Verdict, against_device, simulated_twin
 from gluon_cli.evidence import weigh
 from gluon_cli.output import Exit, UsageError, print_json
+from gluon_cli.scripts import add_folders, run_script
 from gluon_core.errors import CapabilityError, PluginError, did_you_mean
 from gluon_core.plugin.backend import Backend
 from gluon_core.plugin.paths import load_named
@@ -128,7 +128,7 @@ def run_file(
     if wish or runs:
         _simulated(target, wish)
     sys.argv = [file, *arguments]
-    sys.path.insert(0, str(Path(file).resolve().parent))
+    add_folders(Path(file))
     judged = record is None or judged
     record = record or Record()
     with recording(record), redirect_stdout(sys.stderr) if json else nullcontext():
@@ -176,6 +176,11 @@ def _readable(file: str) -> None:
         source = path.read_bytes()
     except OSError as error:
         raise UsageError("cannot be read", argument="FILE", got=str(error)) from error
+    if path.suffix == ".ipynb":
+        raise UsageError(
+            "a notebook, and no Python file", argument="FILE", got=file,
+            remedy=f"Convert it first: jupyter nbconvert --to script {path.name}.",
+        )  # fmt: skip
     if path.suffix == ".py" and b"\0" in source:
         raise UsageError("not Python source: it contains null bytes", argument="FILE", got=file)
 
@@ -291,7 +296,7 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
     try:
         with watching:
             try:
-                runpy.run_path(file, run_name="__main__")
+                run_script(file)
             except (AssertionError, RuntimeError) as error:
                 # A module that the file imports asks torch for a device that is not there.
                 if "active drivers" in str(error):
@@ -301,7 +306,7 @@ def _run(file: str, watching: ContextManager[Any]) -> int:
                     raise
                 if not stand_in.begin(os.environ.get("GLUON_TARGET")):
                     raise
-                runpy.run_path(file, run_name="__main__")
+                run_script(file)
             for thread in set(threading.enumerate()) - before:  # as Python waits at its end
                 if not thread.daemon:
                     thread.join()

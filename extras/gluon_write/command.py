@@ -15,6 +15,7 @@ from typing import Any, Optional, Sequence
 from gluon_cli.launched import Form, forms, words_of
 from gluon_cli.output import Exit, UsageError, file_and_kernel, source_of
 from gluon_cli.run import Runs, run_file
+from gluon_cli.scripts import absolute_imports, importable, package_of
 from gluon_core.errors import GluonError, LayoutError
 from gluon_core.plugin.targets import Target
 from gluon_core.registry.load import registry
@@ -116,12 +117,9 @@ def show_port(
     if explicit:
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / file.name
-            copy.write_text(ported.text)
-            sys.path.insert(0, str(file.parent.resolve()))
-            try:
+            copy.write_text(absolute_imports(ported.text, package_of(file)))
+            with importable(file):
                 return show(str(copy), targets, to, prove)
-            finally:
-                sys.path.remove(str(file.parent.resolve()))
     if to is None:
         print(ported.text, end="")
         return Exit.OK
@@ -181,13 +179,25 @@ def written(
         ended: receives the exception with which the file ends after its launches.
     """
     file = Path(file_and_kernel(spec)[0])
-    text = source_of(file) if file.is_file() else ""
     launched: dict[tuple[str, int], list[Form]] = {}  # two kernels of a file may have one name
+    elsewhere: dict[str, str] = {}
     for form in _launches(spec, target, ended):
         fn: Any = form.source.fn
-        here = Path(fn.fn.__code__.co_filename).resolve() == file.resolve()
-        if getattr(fn, "layouts", None) and here:
+        home = fn.fn.__code__.co_filename
+        if not getattr(fn, "layouts", None):
+            continue
+        if Path(home).resolve() == file.resolve():
             launched.setdefault((form.name, fn.fn.__code__.co_firstlineno), []).append(form)
+        else:
+            elsewhere[form.name] = home
+    if elsewhere and not launched:
+        raise UsageError(
+            f"{file.name} launches kernels of other files alone",
+            argument="FILE",
+            got=", ".join(f"{name} of {home}" for name, home in elsewhere.items()),
+            remedy='Launch each below `if __name__ == "__main__":` of its own file, and write that file.',
+        )
+    text = absolute_imports(source_of(file), package_of(file)) if launched else ""
     definitions = []
     imported: list[str] = []
     for (name, line), listed in launched.items():
@@ -410,8 +420,7 @@ def _proofs(
     """
     architecture = target.architecture
     record, report = Record(), ""
-    with tempfile.TemporaryDirectory() as folder:
-        sys.path.insert(0, str(file.parent.resolve()))  # the modules next to the file
+    with tempfile.TemporaryDirectory() as folder, importable(file):
         try:
             for number, one in enumerate(forced_texts(text)):
                 copy = Path(folder) / str(number) / file.name
@@ -434,8 +443,6 @@ def _proofs(
                 report = words_of(error)
             if _without_lines(error) not in map(_without_lines, ended):
                 return [f"{_refuted(record)}{type(error).__name__}: {error}"], True
-        finally:
-            sys.path.remove(str(file.parent.resolve()))
     notes = []
     wrong = False
     failed = {one.kernel for one in record.raised if one.error == report}
