@@ -1,10 +1,13 @@
 """Loops of products whose operands are loaded under conditions of constants: copied ahead as without them."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 
 import gluon_core as gluon
 from gluon_core import language as gl
+from gluon_write.porting.port import port
 
 pytestmark = [pytest.mark.once, pytest.mark.sampled(4)]
 
@@ -111,3 +114,39 @@ def test_masks_that_are_integers_first(N, wide):
     kept = [0, 1, 2, 3, 4, 6]
     wanted[kept, :N] = x[kept, :N]
     assert (y == wanted).all()
+
+
+OF_PRECISION = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(a, b, c, K, B: tl.constexpr, P: tl.constexpr):
+    i = tl.arange(0, B)
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, K, B):
+        x = tl.load(a + i[:, None] * K + (k + i)[None, :])
+        y = tl.load(b + (k + i)[:, None] * B + i[None, :])
+        acc += tl.dot(x, y, input_precision=P)
+    tl.store(c + i[:, None] * B + i[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize("precision, least", [("ieee", 0.0), ("tf32", 1e-4), ("tf32x3", 0.0)])
+def test_precision_that_a_constant_chooses(precision, least, tmp_path, chosen_sources):
+    """Parts of operands are multiplied where it asks for them, and tiles are copied ahead for any."""
+    path = tmp_path / "ported.py"
+    path.write_text(port(OF_PRECISION, "ported.py").text)
+    spec = importlib.util.spec_from_file_location("ported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((32, 96), (96, 32)))
+    c = np.zeros((32, 32), np.float32)
+    module.product[(1,)](a, b, c, 96, 32, precision, num_stages=3, target="sim:hopper")
+    apart = np.abs(c - a.astype(np.float64) @ b).max()
+    assert least <= apart < max(1e-4, least * 1e3)
+    parts = 3 if precision == "tf32x3" else 1
+    assert chosen_sources[0].count("gl.portable.mma(") == parts
+    assert "async_load" in chosen_sources[0] and "in_parts(P)" in chosen_sources[0]

@@ -357,6 +357,12 @@ def precision_of(allowed):
     return "tf32" if allowed is None or allowed is True or allowed == "tf32" else "ieee"
 
 
+@gluon.constexpr_function
+def in_parts(kind):
+    """Return True for the precision of a product that is the sum of products of parts."""
+    return kind in ("tf32x3", "bf16x3", "bf16x6")
+
+
 @gluon.jit
 def halves(x):
     """Return both halves of a batch."""
@@ -411,7 +417,7 @@ def part_dtype(kind):
 def product_in_parts(a, b, acc, kind: gl.constexpr):
     """Return a product of float32 operands as the sum of products of their parts, the smallest first."""
     if a.dtype != gl.float32:
-        return gl.portable.mma(a, b, acc)
+        acc = gl.portable.mma(a, b, acc)
     else:
         narrow: gl.constexpr = part_dtype(kind)
         # Once, for all parts.
@@ -429,7 +435,8 @@ def product_in_parts(a, b, acc, kind: gl.constexpr):
             acc = gl.portable.mma(u, v, acc)
         acc = gl.portable.mma(u, y, acc, input_precision="tf32")
         acc = gl.portable.mma(x, v, acc, input_precision="tf32")
-        return gl.portable.mma(x, y, acc, input_precision="tf32")
+        acc = gl.portable.mma(x, y, acc, input_precision="tf32")
+    return acc
 
 
 @gluon.jit

@@ -44,7 +44,13 @@ def ported_product(port: Any, node: ast.Call, acc: Optional[str] = None) -> None
         port.replace(node, f'{port.need("product_in_parts")}({operands}, {acc}, "{chosen}")')
         return
     args = ", ".join([operands, acc, *_precision(port, words)])
-    port.replace(node, f"gl.portable.mma({args})")
+    product = f"gl.portable.mma({args})"
+    named = words.get("input_precision")
+    if named is not None and not isinstance(named, ast.Constant) and "allow_tf32" not in words:
+        kind = port.text_of(named)
+        parts = f"{port.need('product_in_parts')}({operands}, {acc}, {kind})"
+        product = f"({parts} if {port.need('in_parts')}({kind}) else {product})"
+    port.replace(node, product)
 
 
 def _batched(port: Any, a: ast.expr, b: ast.expr) -> bool:

@@ -24,7 +24,7 @@ from gluon_write.rewrites.unrolled import unrolled
 from gluon_write.rewrites.whole_steps import in_whole_steps
 from gluon_write.text.form import Form
 from gluon_write.text.with_spaces import with_spaces
-from gluon_write.tracing.branches import taken_alone, taken_in_loops
+from gluon_write.tracing.branches import products_taken, taken_alone, taken_in_loops
 from gluon_write.tracing.sketch import Sketch
 from gluon_write.tracing.tracer import Tracer
 
@@ -39,7 +39,7 @@ def prepared(fn: Any, traced: Tracer) -> tuple[Any, Sketch]:
         drawn = traced(fn)
     while (single := apart(fn, drawn)) is not fn:
         fn, drawn = single, traced(single)
-    fn, drawn = traced.after(fn, drawn, steps_inlined)
+    fn, drawn = traced.after(fn, drawn, products_taken, steps_inlined)
     if any(makes(Form(one)) for one in drawn.jits[1:]):
         alone = traced.after(fn, drawn, taken_alone)
         whole = traced.after(*alone, makers_inlined)

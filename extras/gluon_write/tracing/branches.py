@@ -21,7 +21,7 @@ from typing import Any, Callable, Mapping, Optional
 
 from gluon_core import portable
 from gluon_core._triton import unwrap
-from gluon_write.text.form import Form, changed_copy, factor
+from gluon_write.text.form import Form, changed_copy, edited, factor, rewritten
 from gluon_write.text.syntax import (
     arguments,
     calls_in,
@@ -33,7 +33,7 @@ from gluon_write.text.syntax import (
 )
 from gluon_write.tracing.sketch import Place, Sketch, place_of
 
-__all__ = ["taken_alone", "taken_in_loops"]
+__all__ = ["products_taken", "taken_alone", "taken_in_loops"]
 
 _UNKNOWN = object()
 
@@ -88,6 +88,19 @@ def taken_in_loops(fn: Any, drawn: Sketch, traced: Callable[[Any], Sketch]) -> t
         drawn = traced(fn)
 
 
+def products_taken(fn: Any, drawn: Sketch) -> Any:
+    """Return a kernel with the products alone that its constants choose within expressions, or the kernel.
+
+        acc = product_in_parts(a, b, acc, P) if in_parts(P) else gl.portable.mma(a, b, acc)
+
+    Args:
+        drawn: the traced kernel, whose constants are known.
+    """
+    return rewritten(
+        fn, drawn.jits, lambda jit, number: _Branches(jit, number, drawn.asked).in_expressions()
+    )
+
+
 class _Branches(Form):
     """Read one function.
 
@@ -136,8 +149,39 @@ class _Branches(Form):
                     edits.append((statement, [] if nothing else new))
         return self.with_lines(edits)
 
-    def _multiplies(self, statement: ast.stmt) -> bool:
-        return any(self.called(node) is portable.mma for node in nodes_in(statement))
+    def in_expressions(self) -> Optional[str]:
+        """Return the function with one side of each choice between products; None where nothing changes."""
+        edits: list[tuple[ast.expr, str]] = []
+        asserted: dict[int, str] = {}
+        for statement in nodes_in(self.tree):
+            if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+                continue
+            choice = self._choice(statement)
+            if choice is None or not self.space:
+                continue
+            test, holds = factor(ast.unparse(choice.test)), self._holds(choice.test, {})
+            edits.append((choice, self.text_of(choice.body if holds else choice.orelse)))
+            condition = test if holds else f"not {test}"
+            line = f"{' ' * statement.col_offset}{self.space}.static_assert({condition})"
+            asserted[statement.lineno] = line
+        if not edits:
+            return None
+        lines = edited(self.source, edits).splitlines()
+        for number in sorted(asserted, reverse=True):
+            lines.insert(number - 1, asserted[number])
+        return "\n".join(lines) + "\n"
+
+    def _choice(self, statement: ast.Assign | ast.AugAssign) -> Optional[ast.IfExp]:
+        """Return the choice of a statement on a line of its own between a product and something else, if its constants make it."""
+        line = self.source.splitlines()[statement.lineno - 1].encode()
+        choices = [one for one in nodes_in(statement.value) if isinstance(one, ast.IfExp)]
+        alone = not line[: statement.col_offset].strip() and len(choices) == 1
+        if not alone or not self._multiplies(choices[0]):
+            return None
+        return None if self._holds(choices[0].test, {}) is _UNKNOWN else choices[0]
+
+    def _multiplies(self, node: ast.AST) -> bool:
+        return any(self.called(one) is portable.mma for one in nodes_in(node))
 
     def _describing(self) -> list[ast.If]:
         """Return the conditions in the function's own body that choose between descriptors."""
