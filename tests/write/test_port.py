@@ -339,6 +339,26 @@ def test_imports_that_share_a_line_or_a_block(tmp_path):
         port(path.read_text(), str(path))
 
 
+def test_blocks_of_imports_keep_their_other_statements():
+    head = "import triton\ntry:\n    from triton import language as tl\n    from triton.language import arange\n"
+    kernel = "except ImportError:\n    raise\n\n\n@triton.jit\ndef k(x):\n    tl.store(x + arange(0, 8), 1)\n"
+    text = port(f"{head}    READY = True\n{kernel}", "k.py").text
+    assert "language as gl\ntry:\n    READY = True\nexcept" in text
+    text = port(head + kernel, "k.py").text
+    assert "try:\n    pass\nexcept" in text and text.count("pass") == 1
+
+
+def test_kernels_of_classes_may_be_named_as_variables():
+    text = port(
+        "import triton\nimport triton.language as tl\n\n\nclass Ops:\n    @staticmethod\n    @triton.jit\n"
+        "    def scale(x, factor):\n        tl.store(x, tl.load(x) * factor)\n\n"
+        "    def __call__(self, x):\n        self.scale[(1,)](x, 2.0)\n\n\n"
+        "@triton.jit\ndef other(x, scale):\n    tl.store(x, scale)\n",
+        "ops.py",
+    ).text
+    assert '@staticmethod\n    @gluon.jit(layouts="auto")\n    def scale' in text
+
+
 def test_only_modules_that_kernels_need_are_read(tmp_path, monkeypatch):
     """Kernels get names through two files; what host code imports, and what those files import besides, stays unread."""
     package = tmp_path / "package"

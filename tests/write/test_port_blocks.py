@@ -59,3 +59,32 @@ def test_blocks_that_move_keep_their_name():
         "    p = tl.make_block_ptr(out", "    tl.store(p, total)\n    p = tl.make_block_ptr(out"
     )
     assert "p_2" not in port(before, "kernels.py").text
+
+
+METHODS = '''import triton
+import triton.language as tl
+
+
+@triton.jit
+def counted(x, doubled, counts, N: tl.constexpr):
+    """Double blocks of rows, and count their digits, by methods."""
+    p = tl.make_block_ptr(x, (N, N), (N, 1), (0, 0), (8, N), (1, 0))
+    q = tl.make_block_ptr(doubled, (N, N), (N, 1), (0, 0), (8, N), (1, 0))
+    total = tl.zeros([16], tl.int32)
+    for _ in range(N // 8):
+        digits = tl.load(p)
+        q.store(digits * 2, boundary_check=(0,))
+        total += (digits.ravel() & 15).histogram(16)
+        p, q = p.advance((8, 0)), q.advance([8, 0])
+    (counts + tl.arange(0, 16)).store(total, mask=tl.arange(0, 16) < 10)
+'''
+
+
+def test_methods_of_pointers_and_blocks(tmp_path):
+    path = tmp_path / "kernels_by_methods.py"
+    path.write_text(port(METHODS, "kernels.py").text)
+    x = np.random.default_rng(0).integers(0, 16, (16, 16), dtype=np.int32)
+    doubled, counts = np.zeros_like(x), np.zeros(16, np.int32)
+    imported(path, "kernels_by_methods").counted[(1,)](x, doubled, counts, 16, target="sim:sm_80")
+    wanted = np.where(np.arange(16) < 10, np.bincount(x.ravel(), minlength=16), 0)
+    assert np.array_equal(doubled, x * 2) and np.array_equal(counts, wanted)

@@ -9,7 +9,7 @@ from gluon_write.porting.kinds import BLOCK, TILES
 from gluon_write.text.form import free_name
 from gluon_write.text.syntax import arguments, nodes_in
 
-__all__ = ["arguments", "own_names", "ported_access", "ported_maker", "ported_method"]
+__all__ = ["arguments", "blocks_in", "own_names", "ported_access", "ported_maker", "ported_method"]
 
 _ATOMICS = ("add", "min", "max", "and", "or", "xor")
 _CHECKS = ("boundary_check", "padding_option")
@@ -29,7 +29,7 @@ def own_names(
     constants. A loop would carry the block that was made before it, under the name that it gives its own.
     """
     regions: dict[str, list[list[ast.Name]]] = {}  # a name -> the nodes of each block of that name
-    for body in _bodies(jit):
+    for body in blocks_in(jit):
         for place, statement in enumerate(body):
             name = _made(statement, language)
             if name is None:
@@ -53,7 +53,7 @@ def own_names(
     return names
 
 
-def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+def blocks_in(node: ast.AST) -> Iterator[list[ast.stmt]]:
     """Yield the blocks of statements in a function, in the order of their first lines."""
     blocks = (getattr(inner, kind, None) for inner in nodes_in(node) for kind in ("body", "orelse"))
     lists = [block for block in blocks if isinstance(block, list) and block]
@@ -156,10 +156,19 @@ def ported_access(port: Any, node: ast.Call, name: str) -> bool:
 
 
 def ported_method(port: Any, node: ast.Call) -> bool:
-    """Port a call of a descriptor's method; False for other calls."""
+    """Port a call of a descriptor's method, or of one that tensors do not have here; False for other calls."""
     assert isinstance(node.func, ast.Attribute)
     owner, name = node.func.value, node.func.attr
     if port.kind_of(owner) != TILES:
+        if name == "advance" and port.kind_of(owner) == BLOCK:
+            return ported_maker(port, _as_function(node), name)
+        if name in ("histogram", "store") and name not in port.methods:
+            call = _as_function(node)
+            if not (name == "store" and ported_access(port, call, name)):
+                words = [f"{w.arg}={port.text_of(w.value)}" for w in call.keywords]
+                texts = [*(port.text_of(arg) for arg in call.args), *words]
+                port.replace(call, f"gl.{name}({', '.join(texts)})")
+            return True
         return name in ("view", "reshape") and _reshaped(port, node)
     tiles, parts = port.text_of(owner), [port.text_of(arg) for arg in node.args]
     parts += [port.text_of(word.value) for word in node.keywords]
@@ -179,6 +188,13 @@ def ported_method(port: Any, node: ast.Call) -> bool:
     else:
         return False
     return True
+
+
+def _as_function(node: ast.Call) -> ast.Call:
+    """Return the call of a method as one of a function."""
+    assert isinstance(node.func, ast.Attribute)
+    call = ast.Call(node.func, [node.func.value, *node.args], node.keywords)
+    return ast.copy_location(call, node)
 
 
 def _reshaped(port: Any, node: ast.Call) -> bool:

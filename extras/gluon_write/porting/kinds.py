@@ -52,6 +52,8 @@ class Kinds:
             if isinstance(node.func, ast.Name):
                 kinds = self.returns.get(node.func.id, [])
                 return kinds[0] if len(kinds) == 1 else None
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "advance":
+                return self.of(jit, node.func.value)
         return None
 
     def described(self, jit: ast.FunctionDef) -> list[str]:

@@ -262,8 +262,9 @@ def kernels_of(
     named = {
         part.id
         for jit in jits
+        for bound in [bound_in(jit)]
         for part in nodes_in(jit)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load) and part.id not in bound
     }
     members = {
         part.name
@@ -283,6 +284,8 @@ def kernels_of(
     outside = [n for n in nodes_in(tree) if isinstance(n, ast.Name) and id(n) not in inside]
     valued = {jit.name for jit in jits if _returns(jit)}
     launched = {node.id for node in outside if id(node) not in passed}
+    grids = (call.func for call in calls if isinstance(call.func, ast.Subscript))
+    launched |= {g.value.attr for g in grids if isinstance(g.value, ast.Attribute)} & members
     constants = {n.id for n in outside if n.id in valued and id(n) in passed or passed.get(id(n))}
     constants -= launched
     called = named | constants | valued

@@ -16,6 +16,7 @@ from gluon_core.errors import GluonError, KernelSyntaxError, SourceSpan
 from gluon_write.porting.aliases import OURS, Aliases, taken_names
 from gluon_write.porting.barriers import loaded_again
 from gluon_write.porting.blocks import (
+    blocks_in,
     own_names,
     ported_access,
     ported_maker,
@@ -167,6 +168,8 @@ class _Port:
         self.foreign: dict[Foreign, str] = {}  # functions of other files, the same
         self.outer: tuple[Path, ...] = ()  # files for which this one is ported
         self.defined = {getattr(node, "name", "") for node in self.tree.body}
+        classes = [node for node in nodes_in(self.tree) if isinstance(node, ast.ClassDef)]
+        self.methods = {getattr(node, "name", "") for one in classes for node in one.body}
         self.changed = False  # whether hooks change the blocks of descriptors
         self.dropped: set[str] = set()  # names whose imports are replaced
         self.modules: set[str] = set()  # names of the modules of those functions
@@ -251,7 +254,9 @@ class _Port:
         )
         triton = {id(node) for node in imports_of(tree)}
         own = "".join(f"{line}\n" for line in OURS.values())
+        own += "" if isinstance(first, (ast.Import, ast.ImportFrom)) else "\n"
         edits = [(first.lineno, 0, first.lineno, 0, own)]
+        whole: list[ast.stmt] = []  # statements within blocks that go with their lines
         for node in nodes_in(tree):
             if not isinstance(node, (ast.Import, ast.ImportFrom)):
                 continue
@@ -268,10 +273,21 @@ class _Port:
                 start, end = node.lineno, node.end_lineno or node.lineno
                 column = node.end_col_offset or 0
                 shared = lines[start - 1][: node.col_offset] + lines[end - 1][column:]
-                if left or shared.strip() or node.col_offset:  # a block may not become empty
+                if left or shared.strip():
                     edits.append((start, node.col_offset, end, column, left or "pass"))
+                elif node.col_offset:
+                    whole.append(node)
                 else:
                     edits.append((start, 0, end + 1, 0, ""))
+        for block in blocks_in(tree):
+            going = [node for node in block if node in whole]
+            if going and len(going) == len(block):  # a block may not become empty
+                kept = going.pop(0)
+                end, column = kept.end_lineno or kept.lineno, kept.end_col_offset or 0
+                edits.append((kept.lineno, kept.col_offset, end, column, "pass"))
+            edits += [
+                (node.lineno, 0, (node.end_lineno or node.lineno) + 1, 0, "") for node in going
+            ]
         for start, column, end, last, new in sorted(edits, reverse=True):
             before_it, after_it = lines[start - 1][:column], b"".join(lines[end - 1 : end])[last:]
             lines[start - 1 : end] = [before_it + new.encode() + after_it]
