@@ -229,11 +229,11 @@ def attention_copies(
 # Launched with launch_pdl=True, it begins while the kernel in front ends.
 @gluon.jit
 def attention(q, k, v, out, length, scale, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
-    # The kernel in front may still run; the one behind may begin.
     # demanded by gl.warp_specialize
     factors_layout: gl.constexpr = gl.SwizzledSharedLayout(
         vec=1, per_phase=1, max_phase=1, order=[0]
     )
+    # The kernel in front may still run; the one behind may begin.
     gl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
         "=r,r",

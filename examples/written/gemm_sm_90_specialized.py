@@ -11,11 +11,11 @@ from gluon_core import language as gl
 @gluon.jit
 def matmul_products(tiles, c, M, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
     """Multiply the tiles of each step."""
-    # The kernel in front may still run; the one behind may begin.
     # demanded by the matrix unit
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]
     )
+    # The kernel in front may still run; the one behind may begin.
     gl.inline_asm_elementwise(
         "griddepcontrol.wait; griddepcontrol.launch_dependents; mov.b32 $0, $1;",
         "=r,r",

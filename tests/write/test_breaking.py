@@ -45,6 +45,7 @@ def test_lines(line, lines):
 
 @gluon.jit(layouts="auto")
 def sums(x, out, A: gl.constexpr):
+    # The rows.
     i = gl.arange(0, A)
     v = gl.load(x + i[:, None, None] * A * A + i[None, :, None] * A + i[None, None, :])
     gl.store(out + i[:, None] * A + i[None, :], gl.sum(v, 2))
@@ -58,4 +59,5 @@ def test_layouts_have_the_names_of_their_values():
     """Slices that no value of the source has by a name are named by their dimensions."""
     text, _ = written(__file__, registry().target("sm_90"))
     assert "v_dim_2_layout: gl.constexpr = gl.SliceLayout(0, " in text
+    assert "    # The rows.\n    i = " in text
     assert "\n    layout: " not in text and "\n    layout_2: " not in text

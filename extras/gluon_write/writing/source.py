@@ -80,6 +80,8 @@ def explicit_text(edits: Edits, graph: Graph, solution: Solution) -> str:
         for line in _definition(layout, name, names, space, graph, solution)
     ]
     start = first.lineno - 1
+    while lines[start - 1].lstrip().startswith(b"#"):  # its comments stay with it
+        start -= 1
     text = b"\n".join([*lines[:start], *definitions, *lines[start:]]).decode() + "\n"
     text = re.sub(rf"\bdef {fn.__name__}\b", f"def {edits.name}", text, count=1)
     user = inspect.getsource(fn.fn) if not getattr(fn, "written", False) else ""
