@@ -15,7 +15,7 @@ from gluon_write.partitions.partitions import (
     Partitions,
 )
 from gluon_write.partitions.programs import reversed_programs
-from gluon_write.partitions.ring_plan import GROUP, NoForm, NoRoom
+from gluon_write.partitions.ring_plan import GROUP, Crowded, NoForm, NoRoom
 from gluon_write.partitions.rows import parted
 from gluon_write.partitions.shared_walk import Sharing
 from gluon_write.partitions.walk import walking
@@ -145,6 +145,8 @@ def _sharing(
                 order = Order(any_order, walk.ends, walk.shared)
                 rest = traced.target, traced.stages, own_warps, consumers, member, order
                 shared = Partitions(walk.kernel, own, *rest)
+            except Crowded:
+                break  # along each axis
             except (NoForm, GluonError):
                 continue
             if own_warps != warps:

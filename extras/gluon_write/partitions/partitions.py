@@ -20,7 +20,7 @@ from gluon_write.loops.tile_loops import LoopsOfTiles, wrapped
 from gluon_write.partitions.copies import Copies
 from gluon_write.partitions.own_tiles import DEPTH, OwnStore, names_of
 from gluon_write.partitions.programs import heavy_axis
-from gluon_write.partitions.ring_plan import COMPOUND, GROUP, Function, NoForm, by_ring
+from gluon_write.partitions.ring_plan import COMPOUND, GROUP, Crowded, Function, NoForm, by_ring
 from gluon_write.partitions.shared_walk import Shared
 from gluon_write.pipelines.rounds import Before, Rounds
 from gluon_write.pipelines.work import Forms, forms_of
@@ -97,7 +97,7 @@ class Partitions(Copies):
         self.ends, self.sharing = order.ends, order.sharing
         if self.crowded and self.loops_of(self.functions[0]) > 1:
             # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
-            raise NoForm
+            raise Crowded
         if self.crowded and not self.held <= {one.tile.name for one in self.own}:
             raise NoForm  # no registers are left for an operand of all steps
         self.written, self.texts = {}, {}

@@ -19,7 +19,7 @@ from gluon_write.text.form import free_name
 from gluon_write.text.syntax import argument, is_docstring, nodes_in, operands_of, reads, stores
 from gluon_write.tracing.sketch import Sketch
 
-__all__ = ["COMPOUND", "GROUP", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring"]
+__all__ = ["COMPOUND", "GROUP", "Crowded", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring"]
 
 COMPOUND = (ast.For, ast.While, ast.If)
 GROUP = 4  # warps
@@ -29,6 +29,10 @@ _MOST_SLOTS = 4
 
 class NoForm(Exception):
     """Say that a kernel has no such form."""
+
+
+class Crowded(NoForm):
+    """Say that so many groups leave no registers for a form of several loops."""
 
 
 class NoRoom(NoForm):
