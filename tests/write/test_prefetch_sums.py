@@ -158,3 +158,30 @@ def test_buffers_let_more_programs_run(sizes, warps, stages, buffers):
     words = {"num_warps": warps, "num_stages": stages}
     text = code(product, "sm_90", "ttgir", words, **dict(zip(("BM", "BN", "BK"), sizes)))
     assert f"memdesc<{buffers}x{sizes[0]}x{sizes[2]}xf16" in text
+
+
+@gluon.jit(layouts="auto")
+def adapted(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Add the product of the first columns of a sum, and of the first rows of B, to the sum."""
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    along = gl.arange(0, BK)
+    acc, low = gl.zeros([BM, BN], gl.float32), gl.zeros([BM, BK], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * N + columns)
+        narrow = gl.load(b + (k + along)[:, None] * N + along[None, :])
+        acc = gl.portable.mma(x, y, acc)
+        low = gl.portable.mma(x, narrow, low)
+    up = gl.load(b + along[:, None] * N + columns)
+    acc = gl.portable.mma((low * 0.125).to(gl.float16), up, acc)
+    gl.store(c + rows * N + columns, acc)
+
+
+def test_product_behind_a_loop_adds_to_its_sum():
+    """The unit of the loop multiplies: another one has sums of another layout."""
+    a, b, c, wanted = operands(64, 64, 96)
+    adapted[(1,)](a, b, c, 64, 96, 64, 64, 32, num_stages=3, target="sim:hopper")
+    low = (wanted[:, :32] * 0.125).astype(np.float16).astype(np.float32)
+    assert np.allclose(c, wanted + low @ b[:32].astype(np.float32), atol=2e-2)
+    ptx = code(adapted, "sm_90", BM=64, BN=64, BK=32)
+    assert "wgmma.mma_async" in ptx and "mma.sync" not in ptx

@@ -21,6 +21,7 @@ from typing import Any, Collection, Mapping, Optional
 
 from gluon_core import language
 from gluon_core._triton import VERSION
+from gluon_write.loops.added_products import added_behind
 from gluon_write.loops.continued import Rings, continuation
 from gluon_write.loops.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops.loop_reader import LoopReader
@@ -144,6 +145,7 @@ class Prefetcher(LoopReader):
                 fitting = filling(self, loop, fitting, size, left)
             assigned.update(stores(loop.node))
             edits = self._written(loop, fitting, taken)
+            edits += added_behind(self, loop, fitting * size, taken)
             return [*edits, *stored_in_one(self, loop, fitting * size, taken)]
 
         text = self.edited(edits_of)
