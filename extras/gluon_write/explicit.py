@@ -113,7 +113,7 @@ def _chosen_for(fn: Any, traced: Tracer, fewer: bool) -> tuple[Graph, Solution]:
     try:
         fn, drawn = prepared(fn, traced)
         try:
-            graph, solution = _finished(fn, drawn, traced, fewer)
+            chosen = _finished(fn, drawn, traced, fewer)
         except (GluonError, SyntaxError) as error:  # of a changed text, or of the kernel
             if drawn.loads_tiles and not drawn.apart and isinstance(error, LayoutError):
                 return _chosen_for(fn, replace(traced, apart=True), fewer)
@@ -122,16 +122,20 @@ def _chosen_for(fn: Any, traced: Tracer, fewer: bool) -> tuple[Graph, Solution]:
                 raise of_solution(fn, chosen.solution) from error
             edits_of(chosen.graph, chosen.solution)  # raises where no layouts can be written
             _warn(fn, f"its loops stay as they are, for a changed one is wrong: {error}")
-            graph, solution = chosen.graph, chosen.solution
+        graph = chosen.graph
         graph.dependent = waits(graph.jits) and not waits(drawn.jits)
         graph.short = short_launches_of(fn, drawn, graph.jits, traced)
-        return graph, solution
+        return graph, chosen.solution
     except FewerWarps as other:
         return _chosen_for(fn, traced.with_warps(chosen_warps() or other.warps), False)
 
 
-def _finished(fn: Any, drawn: Sketch, traced: Tracer, fewer: bool) -> tuple[Graph, Solution]:
-    """Return `chosen_for` a kernel that is prepared, from its trace."""
+def _finished(fn: Any, drawn: Sketch, traced: Tracer, fewer: bool) -> Chosen:
+    """Return the layouts of a kernel that is prepared, in the form that costs least.
+
+    Raises:
+        LayoutError: no choice satisfies all ops.
+    """
     fn, drawn = _with_loops(fn, drawn, traced, fewer)
     fn, drawn = awaiting(fn, drawn, traced)
     refill()
@@ -139,35 +143,31 @@ def _finished(fn: Any, drawn: Sketch, traced: Tracer, fewer: bool) -> tuple[Grap
         if ahead is not fn:
             chosen = solved(*awaiting(ahead, traced(ahead), traced), traced)
             if np.isfinite(chosen.solution.price) and _copied(chosen.graph):
-                best = improved(_loading_ahead(chosen, traced), traced)
-                return _with_buffers(*best, traced)
+                return _with_buffers(improved(_loading_ahead(chosen, traced), traced), traced)
     chosen = solved(fn, drawn, traced)
     if not np.isfinite(chosen.solution.price):
         raise of_solution(fn, chosen.solution)
-    best = improved(_loading_ahead(chosen, traced), traced)
-    return _keeping_lines(*_with_buffers(*best, traced), traced)
+    chosen = improved(_loading_ahead(chosen, traced), traced)
+    return _keeping_lines(_with_buffers(chosen, traced), traced)
 
 
-def _with_buffers(graph: Graph, solution: Solution, traced: Tracer) -> tuple[Graph, Solution]:
+def _with_buffers(chosen: Chosen, traced: Tracer) -> Chosen:
     """Return layouts of a kernel whose converted operands come from buffers, or those of the kernel."""
-    fn, places = graph.jits[0], converted_operands(graph, solution)
+    fn, places = chosen.graph.jits[0], converted_operands(chosen.graph, chosen.solution)
     if not places or not traced.has("nvidia.cp_async"):
-        return graph, solution
+        return chosen
     other = through_buffers(fn, traced(fn), places)
     if other is fn or exhausted():
-        return graph, solution
-    chosen = solved(other, traced(other), traced)
-    finite = np.isfinite(chosen.solution.price)
-    return (chosen.graph, chosen.solution) if finite else (graph, solution)
+        return chosen
+    buffered = solved(other, traced(other), traced)
+    return buffered if np.isfinite(buffered.solution.price) else chosen
 
 
-def _keeping_lines(graph: Graph, solution: Solution, traced: Tracer) -> tuple[Graph, Solution]:
+def _keeping_lines(chosen: Chosen, traced: Tracer) -> Chosen:
     """Return layouts of a kernel whose transposed tile stays in the L2 cache, or those of the kernel."""
+    graph, solution = chosen.graph, chosen.solution
     kept = with_kept_lines(graph, solution, traced.target, _converts_tiles(graph, solution))
-    if kept is graph.jits[0] or exhausted():
-        return graph, solution
-    chosen = solved(kept, traced(kept), traced)
-    return chosen.graph, chosen.solution
+    return chosen if kept is graph.jits[0] or exhausted() else solved(kept, traced(kept), traced)
 
 
 def _converts_tiles(graph: Graph, solution: Solution) -> bool:

@@ -42,9 +42,8 @@ class Copies(RingPlan):
     written: dict[str, Any]
     texts: dict[str, str]
 
-    splits_copies = (
-        True  # partitions that copy one operand each pay where a kernel makes its descriptors
-    )
+    # Partitions that copy one operand each pay where a kernel makes its descriptors.
+    splits_copies = True
 
     def _movable(self, maker: ast.stmt) -> bool:
         """Return True if a partition can make a descriptor: of parameters, none of which has its name."""

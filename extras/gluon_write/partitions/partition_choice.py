@@ -96,14 +96,13 @@ def in_partitions(
 
 
 def _with_parts(fn: Any, drawn: Sketch, traced: Tracer, parts: int, order: Order) -> Partitions:
-    rest = traced.target, traced.stages, traced.warps
     if parts == 1:
-        return Partitions(fn, drawn, *rest, 1, "", order)
+        return Partitions(fn, drawn, traced, 1, "", order)
     halved = parted(fn, drawn, parts)
     if halved is None:
         raise NoForm
     fn, part = halved
-    return Partitions(fn, traced(fn, GROUP), *rest, parts, part, order)
+    return Partitions(fn, traced(fn, GROUP), traced, parts, part, order)
 
 
 def _sharing(
@@ -143,8 +142,8 @@ def _sharing(
             try:
                 own, member = traced(walk.kernel, GROUP), walk.shared.member
                 order = Order(any_order, walk.ends, walk.shared)
-                rest = traced.target, traced.stages, own_warps, consumers, member, order
-                shared = Partitions(walk.kernel, own, *rest)
+                launch = traced.with_warps(own_warps)
+                shared = Partitions(walk.kernel, own, launch, consumers, member, order)
             except Crowded:
                 break  # along each axis
             except (NoForm, GluonError):

@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
-from gluon_core.plugin.targets import Target
 from gluon_write.loops.loops import Loop
 from gluon_write.loops.single_step import follows_whole_steps, has_one_step, is_sure
 from gluon_write.loops.tile_loops import LoopsOfTiles, wrapped
@@ -28,6 +27,7 @@ from gluon_write.rewrites.largest import negated
 from gluon_write.text.form import changed_copy, function_of
 from gluon_write.text.syntax import is_docstring, mentions, reads, stores
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["LAUNCHED", "MOST_PARTS", "REGISTERS", "SHARERS", "Order", "Partitions"]
 
@@ -74,26 +74,16 @@ class Partitions(Copies):
     """Hold a kernel in partitions.
 
     Args:
-        warps: of the program. order: in which it takes blocks and steps.
+        order: in which it takes blocks and steps.
 
     Attributes:
         kernel: the function.
     """
 
-    def __init__(
-        self,
-        fn: Any,
-        drawn: Sketch,
-        target: Target,
-        stages: int,
-        warps: int,
-        parts: int,
-        part: str,
-        order: Order,
-    ):
-        group = GROUP if parts > 1 else warps
-        super().__init__(fn, drawn, target, stages, parts, part, group, bool(order.ends))
-        self.warps, self.order = warps, order
+    def __init__(self, fn: Any, drawn: Sketch, traced: Tracer, parts: int, part: str, order: Order):
+        group = GROUP if parts > 1 else traced.warps
+        super().__init__(fn, drawn, traced, parts, part, group, bool(order.ends))
+        self.warps, self.order = traced.warps, order
         self.ends, self.sharing = order.ends, order.sharing
         if self.crowded and self.loops_of(self.functions[0]) > 1:
             # ptxas computes the descriptor of an operand in shared memory in the first loop alone, even where that has no step.
@@ -350,10 +340,8 @@ class Partitions(Copies):
             for statement in loop.issued
             for shape in reader.shapes_assigned(statement)
         )
-        if (
-            words + _OPERANDS > LAUNCHED[self.warps, self.parts]
-        ):  # ptxas: no product has more than these
-            raise NoForm
+        if words + _OPERANDS > LAUNCHED[self.warps, self.parts]:
+            raise NoForm  # ptxas gives no product more than these
         self.cycles = [self.cycles[0] + forms.pipelined, self.cycles[1] + forms.specialized]
         bounds = reader.bounds(loop.node)
         masked: Optional[Before] = None

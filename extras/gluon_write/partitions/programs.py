@@ -17,12 +17,12 @@ from gluon_write.text.form import Form, changed_copy, edited
 from gluon_write.text.syntax import argument, nodes_in
 from gluon_write.tracing.sketch import Sketch
 
-__all__ = ["heavy_axis", "reversed_programs"]
+__all__ = ["AXES", "heavy_axis", "reversed_programs"]
 
 _SIZE = 4096  # of the integers that a launch passes
 _SAMPLES = 8  # programs
 _MOST = 1 << 18  # rounds of a program's loops; one with more says nothing in a second
-_AXES = 3
+AXES = 3  # of a grid
 _TYPES = "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
 
 
@@ -59,7 +59,7 @@ def heavy_axis(text: str, name: str, rings: Sequence[str], drawn: Sketch, scope:
         text, name: of the function. rings: its parameters that are rings.
         functions: name -> text of the functions that it calls.
     """
-    for axis in range(_AXES):
+    for axis in range(AXES):
         try:
             steps = [_steps(text, name, rings, drawn, scope, functions, axis, index)
                      for index in range(_SAMPLES)]  # fmt: skip

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Optional, Sequence
 
 from gluon_core import language, portable
-from gluon_core.plugin.targets import Target
 from gluon_write.loops.loops import Loop, Tile, viewed
 from gluon_write.loops.single_step import has_at_most_one_step, has_one_step, loop_before
 from gluon_write.loops.tile_loops import LoopsOfTiles, loops_of_tiles
@@ -18,6 +17,7 @@ from gluon_write.rewrites.largest import negated
 from gluon_write.text.form import free_name
 from gluon_write.text.syntax import argument, is_docstring, nodes_in, operands_of, reads, stores
 from gluon_write.tracing.sketch import Sketch
+from gluon_write.tracing.tracer import Tracer
 
 __all__ = ["COMPOUND", "GROUP", "Crowded", "Function", "NoForm", "NoRoom", "RingPlan", "by_ring"]
 
@@ -64,7 +64,7 @@ class RingPlan:
 
     Args:
         fn: a kernel of one part of the rows, as `rows.parted` writes it, and `drawn`, its trace.
-        stages: slots of a ring. parts: consumers. part: the name of a part's number, "" of one part.
+        parts: consumers. part: the name of a part's number, "" of one part.
         group: warps of a consumer. walks: one program on each multiprocessor walks over the grid;
             a loop around loops counts as such a walk.
 
@@ -81,17 +81,16 @@ class RingPlan:
         self,
         fn: Any,
         drawn: Sketch,
-        target: Target,
-        stages: int,
+        traced: Tracer,
         parts: int,
         part: str,
         group: int = GROUP,
         walks: bool = False,
     ):
-        self.fn, self.drawn, self.target = fn, drawn, target
-        self.stages, self.parts, self.part = stages, parts, part
-        self.group = group
-        self.readers = loops_of_tiles(drawn, target, group)
+        self.fn, self.drawn, self.target = fn, drawn, traced.target
+        self.stages, self.room = traced.stages, traced.room
+        self.parts, self.part, self.group = parts, part, group
+        self.readers = loops_of_tiles(drawn, self.target, group)
         self.taken = {
             word for one in self.readers for word in (*re.findall(r"\w+", one.source), *one.scope)
         }
@@ -237,7 +236,7 @@ class RingPlan:
         Raises:
             NoRoom: there is no memory for two, or in one partition for as many as are asked for.
         """
-        room = self.target.architecture.limits.shared_memory - self._other_memory()
+        room = self.room - self._other_memory()
         # A program that walks has its multiprocessor for itself: one partition takes the memory that is there.
         wanted = _MOST_SLOTS if self.walks and self.parts == 1 else 2
         self.depth = min(max(self.stages, wanted), room // self._slot_bytes)
@@ -283,7 +282,7 @@ class RingPlan:
         )
         size = self.depth * self._slot_bytes
         more = DEPTH * self.parts * sum(one.tile.bytes for one in own)
-        room = self.target.architecture.limits.shared_memory - self._other_memory(own)
+        room = self.room - self._other_memory(own)
         self.own = own if size + more <= room else []
 
     def own_of(self, statement: ast.stmt) -> list[OwnTile]:

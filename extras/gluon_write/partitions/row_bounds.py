@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, Mapping, Union
 
 from gluon_core import language
 from gluon_core._triton import unwrap
+from gluon_write.partitions.programs import AXES
 from gluon_write.text.form import Form
 from gluon_write.text.syntax import argument, assigned_in, nodes_in
 from gluon_write.tracing.branches import taken_alone
@@ -26,7 +27,6 @@ from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["RowBound", "row_bounds"]
 
-_AXES = 3
 _LARGE = 1 << 40  # a size of which no end may consist
 _UNIT = 4096  # that a small argument is a multiple of: blocks are rounded up
 _DEPTH = 24  # of definitions that are followed
@@ -82,7 +82,7 @@ def row_bounds(fn: Any, drawn: Sketch) -> list[RowBound]:
             bounds.append(RowBound(first // unit, size))
         return bounds
 
-    axes = range(_AXES)
+    axes = range(AXES)
     pairs = ((name, axis) for name in reader.sizes for axis in axes)
     try:
         for sizes in (*((name,) for name in reader.sizes), *((axis,) for axis in axes), *pairs):

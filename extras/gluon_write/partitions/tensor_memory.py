@@ -84,7 +84,7 @@ def _walked(
             raise NoForm
         fn, part = halved
         drawn = traced(fn, GROUP)
-    return form_of(fn, drawn, traced.target, traced.stages, traced.warps, parts, part, order)
+    return form_of(fn, drawn, traced, parts, part, order)
 
 
 class _TensorMemory(Partitions):

@@ -113,7 +113,7 @@ class RowsInTensorMemory(Partitions):
         self.own = own_tiles(
             kernel.reader, lambda loop: self.is_around(kernel, loop), self.described, self.taken, True
         )  # fmt: skip
-        room = self.target.architecture.limits.shared_memory - self._other_memory(self.own)
+        room = self.room - self._other_memory(self.own)
         room -= self.parts * _ROWS * 4
         for self.own_depth in (DEPTH, 1):
             own = self.own_depth * self.parts * sum(one.tile.bytes for one in self.own)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Iterable, Optional, Sequence
 
 from gluon_core import language, portable
+from gluon_write.partitions.programs import AXES
 from gluon_write.partitions.shared_walk import (
     Grid,
     Shared,
@@ -37,7 +38,6 @@ from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["Walk", "walking", "walks"]
 
-_AXES = 3
 _UNITS = "%nsmid"  # a special register, the number of multiprocessors (PTX ISA 10.5)
 _PLAIN = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 _EFFECTS = re.compile(r"store|print|(?<!static_)assert|asm")
@@ -95,7 +95,7 @@ class _Walker(Form):
             if isinstance(n, ast.Call) and self.called(n) is language.program_id
         ]  # fmt: skip
         axes = [getattr(argument(c, 0, "axis"), "value", None) for c in calls]
-        if not self.space or not calls or any(axis not in range(_AXES) for axis in axes):
+        if not self.space or not calls or any(axis not in range(AXES) for axis in axes):
             return None
         taken = self.names_in_use()
         program, units = free_name("program", taken), free_name("units", taken)

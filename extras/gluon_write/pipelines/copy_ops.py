@@ -13,17 +13,14 @@ class Copies(NamedTuple):
     Attributes:
         space: of the ops. start: the op that starts a copy. other: more words of it.
         most: buffers; with two, every wait is for all copies, as some releases count them wrongly.
-        but: releases whose code lacks waits for copies, or for stores next to them.
     """
 
     space: str
     start: str
     other: str = ""
     most: int = 1 << 16
-    but: tuple[tuple[int, int], ...] = ()
 
 
-_LACKING = ((3, 8),)
 COPIES = {
     "nvidia.cp_async": Copies("nvidia.ampere.async_copy", "async_load"),
     "amd.direct_to_lds_128": Copies(

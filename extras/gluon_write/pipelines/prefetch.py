@@ -20,7 +20,6 @@ import re
 from typing import Any, Collection, Mapping, Optional
 
 from gluon_core import language
-from gluon_core._triton import VERSION
 from gluon_write.loops.added_products import added_behind
 from gluon_write.loops.continued import Rings, continuation
 from gluon_write.loops.loads import MOST_WORDS, masked, replaced
@@ -62,7 +61,7 @@ def prefetched(
         lines: places of loads of bytes -> the dimension whose neighbours are neighbours in memory.
     """
     copies = next((ops for capability, ops in COPIES.items() if traced.has(capability)), None)
-    if traced.stages < 2 or copies is None or VERSION[:2] in copies.but:
+    if traced.stages < 2 or copies is None:
         return fn
     wgmma = traced.has("nvidia.wgmma") and traced.warps >= _LEAST_WARPS
 

@@ -85,9 +85,8 @@ class Rounds:
         self.threads = False  # another loop goes on with the slots
         self.held: dict[str, str] = {}  # tile that all steps read from shared memory -> where it is
         self.single = has_one_step(reader, loop.node)
-        self.masks: dict[
-            ast.stmt, tuple[str, ...]
-        ] = {}  # lines of statements with masks of columns
+        # Lines of statements with masks of columns.
+        self.masks: dict[ast.stmt, tuple[str, ...]] = {}
         self.rare = False  # no step, as a rule: its registers count, and not its time
         loads = loop.loads
         self.all = [s for s in loop.node.body if s not in loads]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Iterable, Iterator, Optional
 
 from gluon_core import language, portable
 from gluon_write.loops.flat import Around, around, lines_of, room_of
@@ -58,6 +58,23 @@ class _Loop:
     product: Optional[ast.Assign] = None
     transposed: bool = False
     flipped: set[str] = field(default_factory=set)
+
+    def count(self, space: str) -> str:
+        """Return the number of steps."""
+        count = self.last if self.first == "0" else f"{self.last} - {factor(self.first)}"
+        return count if self.step == "1" else f"{space}.cdiv({count}, {self.step})"
+
+    def at(self, number: str) -> str:
+        """Return the value of the variable in a step."""
+        moved = number if self.step == "1" else f"{factor(number)} * {factor(self.step)}"
+        return moved if self.first == "0" else f"{self.first} + {moved}"
+
+    def fetched(
+        self, tiles: str, step: str, places: Iterable[Iterable[str]], steps: str
+    ) -> list[str]:
+        """Return the lines that fetch the tiles of a step at some coordinates, if it is one of `steps`."""
+        listed = ", ".join(f"[{', '.join(place)}]" for place in places)
+        return [f"{tiles}.fetch(", f"    {step}, [{listed}], pred={step} < {steps}", ")"]
 
 
 def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False, room: int = 0) -> Any:
@@ -225,14 +242,13 @@ class _Stager(TracedForm):
             return None
         taken = self.names_in_use()
         names = {word: free_name(word, taken) for word in ("tiles", "step", "steps", "layouts")}
-        space = self.space
         outer = self._around(loop, taken, stages, room)
         written = (
-            self._loop(loop, names, space, stages)
+            self._loop(loop, names, stages)
             if outer is None
-            else self._rounds(loop, outer, names, space, stages, taken)
+            else self._rounds(loop, outer, names, stages, taken)
         )
-        edits = [*self._before(loop, names, space), *written]
+        edits = [*self._before(loop, names), *written]
         lines = list(self.lines)
         for first, last, new in sorted(edits, reverse=True):
             lines[first - 1 : last] = new
@@ -323,7 +339,7 @@ class _Stager(TracedForm):
             pointer = pointer.left if isinstance(pointer, ast.BinOp) else pointer.args[0]  # type: ignore[attr-defined]
         return pointer
 
-    def _before(self, loop: _Loop, names: dict[str, str], space: str) -> list[Any]:
+    def _before(self, loop: _Loop, names: dict[str, str]) -> list[Any]:
         """Return edits that give the descriptors and the accumulator the layouts of the unit."""
         (a, _, _), (b, _, _) = loop.loads.values()
         calls = []
@@ -338,7 +354,7 @@ class _Stager(TracedForm):
         earliest = self._earliest(loop)
         indent = " " * earliest.col_offset
         head = [
-            f"{indent}{names['layouts']}: {space}.constexpr = {space}.portable.mma_layouts(",
+            f"{indent}{names['layouts']}: {self.space}.constexpr = {self.space}.portable.mma_layouts(",
             f'{indent}    {sizes}, {", ".join(dtypes)}, operands="shared"{self._demands(loop)}',
             f"{indent})",
         ]
@@ -359,14 +375,14 @@ class _Stager(TracedForm):
             )
         start = self.accumulators[loop.acc]
         indent = " " * start.col_offset
-        make = f"{indent}{loop.acc} = {space}.portable.accumulator("
+        make = f"{indent}{loop.acc} = {self.space}.portable.accumulator("
         new_start = [f"{make}{names['layouts']})"]
         if not self._has_steps(loop):
             assert isinstance(start.value, ast.Call)
             zeros = ", ".join(self.text_of(arg) for arg in start.value.args)
             words = "".join(f", {w.arg}={self.text_of(w.value)}" for w in start.value.keywords)
             zeros += f"{words}, layout={names['layouts']}.accumulator"
-            held = f"{indent}    {names['layouts']}, {space}.zeros({zeros})"
+            held = f"{indent}    {names['layouts']}, {self.space}.zeros({zeros})"
             new_start = [make, held, f"{indent})"]
         edits.append((start.lineno, start.end_lineno, new_start))
         return edits
@@ -385,38 +401,27 @@ class _Stager(TracedForm):
         }
         return loop.first == "0" and ast.unparse(last) in ends
 
-    def _loop(self, loop: _Loop, names: dict[str, str], space: str, stages: int) -> list[Any]:
+    def _loop(self, loop: _Loop, names: dict[str, str], stages: int) -> list[Any]:
         """Return edits that fetch the first steps, wait within the loop, and fetch ahead."""
         assert isinstance(loop.node.target, ast.Name) and loop.product is not None
         outer = " " * loop.node.col_offset
         inner = " " * loop.node.body[0].col_offset
         variable, tiles, step = loop.node.target.id, names["tiles"], names["step"]
         steps = names["steps"]
-        one = loop.step == "1"
-        count = loop.last if loop.first == "0" else f"{loop.last} - {factor(loop.first)}"
-        total = count if one else f"{space}.cdiv({count}, {loop.step})"
-
-        def offset(number: str) -> str:
-            moved = number if one else f"{factor(number)} * {factor(loop.step)}"
-            return moved if loop.first == "0" else f"{loop.first} + {moved}"
 
         def fetch(indent: str, number: str) -> list[str]:
-            places = [
-                "[" + ", ".join(_replaced(text, variable, offset(number)) for text in place) + "]"
+            places = (
+                [_replaced(text, variable, loop.at(number)) for text in place]
                 for _, place, _ in loop.loads.values()
-            ]
-            return [
-                f"{indent}{tiles}.fetch(",
-                f"{indent}    {number}, [{', '.join(places)}], pred={number} < {steps}",
-                f"{indent})",
-            ]
+            )
+            return [indent + line for line in loop.fetched(tiles, number, places, steps)]
 
         rings = ", ".join(name for name, _, _ in loop.loads.values())
         before = [
             f"{outer}# A ring of {stages} buffers for each tile: copies run {stages - 1} ahead of the products.",
-            f"{outer}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
-            f"{outer}{steps} = {total}",
-            f"{outer}for {step} in {space}.static_range({stages - 1}):",
+            f"{outer}{tiles} = {self.space}.portable.pipeline([{rings}], {stages})",
+            f"{outer}{steps} = {loop.count(self.space)}",
+            f"{outer}for {step} in {self.space}.static_range({stages - 1}):",
             *fetch(outer + _INDENT, step),
         ]
         moved = self._later(loop)
@@ -426,15 +431,15 @@ class _Stager(TracedForm):
         body = loop.node.body
         others = [s for s in body if all(s is not load for _, _, load in loop.loads.values())]
         if any(isinstance(n, ast.Name) and n.id == variable for s in others for n in nodes_in(s)):
-            before.append(f"{inner}{variable} = {offset(step)}")
+            before.append(f"{inner}{variable} = {loop.at(step)}")
         edits: list[Any] = [(loop.node.lineno, body[0].lineno - 1, before)]
         edits += [(later.lineno, later.end_lineno, []) for later in moved]
         edits += self._waits(loop, f"{tiles}.wait({step})")
-        product = [*self._product(loop, space), *fetch(inner, f"{step} + {stages - 1}")]
+        product = [*self._product(loop), *fetch(inner, f"{step} + {stages - 1}")]
         edits.append((loop.product.lineno, loop.product.end_lineno, product))
         end = loop.node.end_lineno or loop.node.lineno
         after = [
-            f"{outer}{loop.acc} = {space}.portable.read({loop.acc})",
+            f"{outer}{loop.acc} = {self.space}.portable.read({loop.acc})",
             f"{outer}{tiles}.close()",
         ]
         if body[-1] is loop.product:
@@ -452,7 +457,7 @@ class _Stager(TracedForm):
             (one.lineno, one.end_lineno, [taken] if one is last_load else []) for one in statements
         ]
 
-    def _product(self, loop: _Loop, space: str) -> list[str]:
+    def _product(self, loop: _Loop) -> list[str]:
         """Return the lines of the asynchronous product, after which the buffers of the step before are free."""
         assert loop.product is not None and isinstance(loop.product.value, ast.Call)
         call, inner = loop.product.value, " " * loop.product.col_offset
@@ -466,7 +471,7 @@ class _Stager(TracedForm):
         operands = f"{first}, {second}, {loop.acc}"
         return [
             f"{inner}{loop.acc} = {self.text_of(call.func)}({operands}{''.join(words)}, is_async=True)",
-            f"{inner}{loop.acc} = {space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",
+            f"{inner}{loop.acc} = {self.space}.portable.mma_wait({loop.acc}, pending=1)  # frees the step before",
         ]
 
     # -- loops around the loop ------------------------------------------------------------------
@@ -484,70 +489,56 @@ class _Stager(TracedForm):
         return None if inside & descriptors else outer
 
     def _rounds(
-        self,
-        loop: _Loop,
-        outer: Around,
-        names: dict[str, str],
-        space: str,
-        stages: int,
-        taken: set[str],
+        self, loop: _Loop, outer: Around, names: dict[str, str], stages: int, taken: set[str]
     ) -> list[Any]:
         """Return edits that copy ahead across the rounds of the loop around, while the tiles of a round are stored."""
         assert isinstance(loop.node.target, ast.Name) and loop.product is not None
         count, fetches = free_name("step_ahead", taken), free_name("fetches", taken)
-        rounds = outer.rounds(space)
+        rounds = outer.rounds(self.space)
         if not self._has_steps(loop):  # nor a product above zero of two counts below
-            rounds = f"{space}.maximum({rounds}, 0)"
+            rounds = f"{self.space}.maximum({rounds}, 0)"
         writers, stores = self._stores(outer, taken)
         indent, inner = " " * outer.node.col_offset, " " * loop.node.body[0].col_offset
         tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
-        one = loop.step == "1"
-        total = loop.last if loop.first == "0" else f"{loop.last} - {factor(loop.first)}"
-        moved = count if one else f"{count} * {factor(loop.step)}"
-        place_ahead = moved if loop.first == "0" else f"{loop.first} + {moved}"
+        variable = loop.node.target.id
 
-        def fetch(number: str) -> Callable[[str], list[str]]:
-            places = [
-                "[" + ", ".join(
-                    renamed(_replaced(text, loop.node.target.id, place_ahead), outer.moved)  # type: ignore[attr-defined]
-                    for text in place
-                ) + "]"
+        def fetch(indent: str, number: str) -> list[str]:
+            places = (
+                [renamed(_replaced(text, variable, loop.at(count)), outer.moved) for text in place]
                 for _, place, _ in loop.loads.values()
-            ]  # fmt: skip
-            return lambda indent: [
-                f"{indent}{tiles}.fetch(",
-                f"{indent}    {number}, [{', '.join(places)}], pred={number} < {fetches}",
-                f"{indent})",
-            ]
+            )
+            return [indent + line for line in loop.fetched(tiles, number, places, fetches)]
 
         def moved_on(statement: ast.stmt, names: dict[str, str]) -> str:
             return one_line(renamed(self.text_of(statement), names))
 
         def copied(number: str, indent: str) -> list[str]:
-            return list(lines_of(outer, moved_on, fetch(number), steps, count, indent))
+            return list(
+                lines_of(outer, moved_on, lambda own: fetch(own, number), steps, count, indent)
+            )
 
         rings = ", ".join(name for name, _, _ in loop.loads.values())
         before = [
             f"{indent}# A ring of {stages} buffers for each tile: copies run {stages - 1} ahead of the products,",
             f"{indent}# and go on to the next round while the last one ends.",
-            f"{indent}{tiles} = {space}.portable.pipeline([{rings}], {stages})",
-            f"{indent}{steps} = {total if one else f'{space}.cdiv({total}, {loop.step})'}",
+            f"{indent}{tiles} = {self.space}.portable.pipeline([{rings}], {stages})",
+            f"{indent}{steps} = {loop.count(self.space)}",
             f"{indent}{fetches} = {rounds} * {steps}",
-            *(f"{indent}{w} = {space}.portable.writer({d})" for d, w in writers.items()),
+            *(f"{indent}{w} = {self.space}.portable.writer({d})" for d, w in writers.items()),
             f"{indent}{outer.moved[outer.variable]} = {outer.first}",
             *(f"{indent}{moved_on(statement, outer.moved)}" for statement in outer.ahead),
             f"{indent}{count} = 0",
-            f"{indent}for {step} in {space}.static_range({stages - 1}):",
+            f"{indent}for {step} in {self.space}.static_range({stages - 1}):",
             *copied(step, indent + _INDENT),
             f"{indent}{step} = 0",
         ]
         product = [
-            *self._product(loop, space),
+            *self._product(loop),
             *copied(f"{step} + {stages - 1}", inner),
             f"{inner}{step} += 1",
         ]
         end, last = loop.node.end_lineno or 0, outer.node.end_lineno or 0
-        read = f"{' ' * loop.node.col_offset}{loop.acc} = {space}.portable.read({loop.acc})"
+        read = f"{' ' * loop.node.col_offset}{loop.acc} = {self.space}.portable.read({loop.acc})"
         edits = [
             (outer.node.lineno, outer.node.lineno - 1, before),
             *self._waits(loop, f"{tiles}.wait({step})"),

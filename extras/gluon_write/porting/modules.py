@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 _HELPERS = "_inductor.runtime.triton_helpers"  # of torch: functions for kernels that it writes
-Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,8 @@ class Buffered(Operands):
     def __init__(self, fn: Any, number: int, drawn: Sketch):
         super().__init__(fn, number, drawn)
         self.before: dict[int, list[str]] = {}  # a line -> those that come before it
-        self.early: dict[
-            tuple[int, str], str
-        ] = {}  # line of a loop, and text of an operand -> its buffer
+        # Line of a loop, and text of an operand -> its buffer.
+        self.early: dict[tuple[int, str], str] = {}
         self.taken = self.names_in_use()
         self.held: dict[ast.Call, int] = {}  # registers of a thread for the operands of a product
 

@@ -31,8 +31,6 @@ from gluon_write.tracing.sketch import Sketch
 
 __all__ = ["with_own_names"]
 
-_SEVERAL = 2
-
 
 def with_own_names(fn: Any, drawn: Sketch) -> Any:
     """Return a kernel whose loops load each tile into a name of its own, or the kernel."""
@@ -72,5 +70,5 @@ class _Names(Form):
             changed = products and loads and stored[-1] not in loads
             if name in operands:
                 yield from zip(stored, stored[1:])
-            elif len(loads) >= _SEVERAL or changed:
+            elif len(loads) > 1 or changed:
                 yield from ((s, t) for s, t in zip(stored, stored[1:]) if s in loads)

@@ -47,9 +47,8 @@ class _Builder:
         self.strides = Strides()
         self.views: dict[Key, tuple[Key, Any, tuple[Any, ...]]] = {}  # buffer, its value, steps
         self.open: set[Key] = set()  # buffers whose layout was left out
-        self.about: list[
-            tuple[Key, Any, int]
-        ] = []  # key -> a change of its unknown, with its weight
+        # Key -> a change of its unknown, with its weight.
+        self.about: list[tuple[Key, Any, int]] = []
         self.pairs: dict[tuple[Any, Place], Key] = {}  # call of `gl.broadcast` -> its first result
         self.weight = 1
         self.contexts: list[tuple[Any, ...]] = []  # of functions that a pass has changed

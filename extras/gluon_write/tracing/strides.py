@@ -38,9 +38,8 @@ class Strides:
         self._compiled: set[tuple[Any, int]] = set()  # values that a compiler computes
         # A divisor of all elements, and for each dimension one of the first of as many neighbours.
         self._multiples: dict[tuple[Any, int], tuple[int, tuple[int, ...]]] = {}
-        self._origins: dict[
-            tuple[Any, int], tuple[Any, Any]
-        ] = {}  # of parameters and results of calls: context and value
+        # Parameters and results of calls -> context and value that they come from.
+        self._origins: dict[tuple[Any, int], tuple[Any, Any]] = {}
 
     def link(self, context: Any, value: Any, source: Any) -> None:
         """Give a value that control flow hands on the steps of its first source."""

@@ -79,7 +79,7 @@ def as_written(fn: Any, drawn: Sketch, traced: Tracer) -> Chosen:
     return chosen
 
 
-def improved(chosen: Chosen, traced: Tracer) -> tuple[Graph, Solution]:
+def improved(chosen: Chosen, traced: Tracer) -> Chosen:
     """Return layouts with fewer conversions, if index vectors are computed again where they are used."""
     other: Optional[Chosen] = chosen
     for _ in range(_MOST):
@@ -99,7 +99,7 @@ def improved(chosen: Chosen, traced: Tracer) -> tuple[Graph, Solution]:
         if other is None or not other.solution.price < chosen.solution.price:
             break
         chosen = other
-    return chosen.graph, chosen.solution
+    return chosen
 
 
 def _again(chosen: Chosen, solution: Solution, traced: Tracer) -> Optional[Chosen]:
