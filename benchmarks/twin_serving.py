@@ -4,6 +4,7 @@
 # mypy: ignore-errors
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -54,7 +55,7 @@ def decode_bytes(q_ptr, k_ptr, v_ptr, ks_ptr, vs_ptr, o_ptr, lse_ptr, longest, s
 
 @triton.jit
 def capped(q_ptr, k_ptr, v_ptr, o_ptr, length, scale, cap, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-           CAUSAL: tl.constexpr):  # fmt: skip
+           CAUSAL: tl.constexpr, LIBRARY: tl.constexpr):  # fmt: skip
     """Attend with scores that a hyperbolic tangent caps."""
     block, head = tl.program_id(0), tl.program_id(1)
     base = head.to(tl.int64) * length * D
@@ -74,7 +75,11 @@ def capped(q_ptr, k_ptr, v_ptr, o_ptr, length, scale, cap, D: tl.constexpr, BM: 
             mask=column[None, :] < length,
             other=0.0,
         )
-        score = cap * tanh(tl.dot(q, k) * (scale / cap))
+        score = tl.dot(q, k) * (scale / cap)
+        if LIBRARY:
+            score = cap * libdevice.tanh(score)
+        else:
+            score = cap * tanh(score)
         seen = column[None, :] < length
         if CAUSAL:
             seen = seen & (column[None, :] <= row[:, None])

@@ -60,12 +60,22 @@ def decode_bytes(batch: int, heads: int, rows: int, longest: int, D: int, parts:
 
 
 def capped(
-    heads: int, length: int, D: int, BM: int, BN: int, warps: int, causal: bool, stages: int = 3
+    heads: int,
+    length: int,
+    D: int,
+    BM: int,
+    BN: int,
+    warps: int,
+    causal: bool,
+    stages: int = 3,
+    library: bool = False,
 ) -> Maker:
     def make() -> Launch:
         q, k, v = (normal(heads, length, D) for _ in range(3))
         o = empty(heads, length, D)
-        words = dict(D=D, BM=BM, BN=BN, CAUSAL=causal, num_warps=warps, num_stages=stages)
+        words = dict(
+            D=D, BM=BM, BN=BN, CAUSAL=causal, LIBRARY=library, num_warps=warps, num_stages=stages
+        )
         args = [q, k, v, o, length, D**-0.5, 30.0]
         return Launch(FILE, "capped", (blocks(length, BM), heads), args, words, [o])
 
@@ -283,6 +293,10 @@ SERVING: dict[str, Maker] = {
     "capped, 24x1500x64, causal": capped(24, 1500, 64, 128, 64, 4, True),
     "capped, 17x1111x64, 64 rows": capped(17, 1111, 64, 64, 64, 4, False),
     "capped, 16x1500x128, 8 warps": capped(16, 1500, 128, 128, 64, 8, False, 2),
+    "capped, 8x1500x64": capped(8, 1500, 64, 128, 64, 4, False),
+    "capped, 7x1500x64, 64 rows, causal": capped(7, 1500, 64, 64, 64, 4, True),
+    "capped, 24x1500x64, libdevice": capped(24, 1500, 64, 128, 64, 4, False, library=True),
+    "capped, 9x1301x64, libdevice, causal": capped(9, 1301, 64, 64, 64, 4, True, library=True),
     "paged decode, 32x8x4, 4096x128, 16": paged(32, 8, 4, 4096, 128, 16, 4, 64, 4),
     "paged decode, 15x4x7, 3001x64, 32": paged(15, 4, 7, 3001, 64, 32, 3, 32, 4),
     "paged decode, 16x8x8, 4096x128, fp8": paged(16, 8, 8, 4096, 128, 16, 4, 64, 4, 3, "float8_e4m3fn"),

@@ -33,6 +33,7 @@ class Rings(NamedTuple):
         step: the number of a step. moved: a name of the addresses -> that of the step which is copied.
         tiles: a tile -> its ring. end: the last loop that has these rings.
         stages: buffers that the first loop has room for: it copies tiles that are loaded before it, too.
+        refilled: each tile is copied to the buffer that was read.
     """
 
     step: str
@@ -40,6 +41,7 @@ class Rings(NamedTuple):
     tiles: dict[str, str]
     end: ast.For
     stages: int
+    refilled: bool = False
 
 
 def continuation(

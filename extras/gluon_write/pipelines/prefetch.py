@@ -31,6 +31,7 @@ from gluon_write.loops.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.loops.stored_tiles import stored_in_one
 from gluon_write.pipelines.copy_ops import COPIES
 from gluon_write.pipelines.filling import filling
+from gluon_write.pipelines.refilled import by_tile, refills
 from gluon_write.rewrites.awaited_loops import with_awaited_loops
 from gluon_write.rewrites.copied_operands import copied_operands, copying
 from gluon_write.text.form import free_name, one_line, renamed, rewritten
@@ -120,6 +121,7 @@ class Prefetcher(LoopReader):
         self.begun: dict[ast.For, Rings] = {}
         self.awaited: dict[str, str] = {}
         self.with_packed: dict[ast.For, Loop] = {}
+        self.refilled: set[ast.For] = set()
         assigned: set[str] = set()
 
         def edits_of(loop: Loop, taken: set[str]) -> list[Edit]:
@@ -142,6 +144,8 @@ class Prefetcher(LoopReader):
                 return []
             elif loop is not more:
                 fitting = filling(self, loop, fitting, size, left)
+            if begun.refilled if begun else refills(self, loop, fitting, size, left):
+                self.refilled.add(loop.node)
             assigned.update(stores(loop.node))
             edits = self._written(loop, fitting, taken)
             edits += added_behind(self, loop, fitting * size, taken)
@@ -182,6 +186,7 @@ class Prefetcher(LoopReader):
         node, gl, self.stages = loop.node, self.space, stages
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
         begun, behind = self.begun.get(node), self._behind(loop)
+        refilled = node in self.refilled
         end = begun.end if begun else behind[-1].node if behind else node
         assert isinstance(end.iter, ast.Call)
         first = self.bounds(node)[0]
@@ -198,7 +203,7 @@ class Prefetcher(LoopReader):
             self.named(loop, taken)
         ahead, self.step, self.slot = moved[variable], step, slot
         tiles = {name: tile.ring for name, tile in loop.tiles.items()}
-        rings = Rings(step, moved, tiles, end, stages)
+        rings = Rings(step, moved, tiles, end, stages, refilled)
         self.begun |= {one.node: rings for one in behind}
         outer, inner = " " * node.col_offset, " " * node.body[0].col_offset
         before = []
@@ -213,7 +218,9 @@ class Prefetcher(LoopReader):
         first_thing = single and stages > 3
         steps = stages - 2 if first_thing else stages - 1
         late = self._ends_with_a_store(loop)
-        self.stages = stages - 1 if late else stages
+        self.stages = stages - 1 if late or refilled else stages
+        if refilled and self.stages == 1:
+            slot = self.slot = "0"
         if loop.copied:
             before.append(
                 f"{outer}# Rings of {self.stages} buffers: copies run {counted(steps)} ahead of the products."
@@ -232,13 +239,17 @@ class Prefetcher(LoopReader):
         for tile in [] if begun else self._operands(loop):
             start = f"{gl}.{self.copies.space}.{self.copies.start}"
             edits.append(copying(self, tile, start, self.dtype_of(tile, loop, {})))
-        waited = [f"{inner}{line}" for line in self.waited(loop, step, slot)]
+        waited = [] if slot == "0" else [f"{inner}{line}" for line in self.waited(loop, step, slot)]
         # The copies overwrite the buffers of the step before, whose products must be over.
         copies = [f"{inner}{line}" for line in fetch(f"{step} + {steps}")]
+        parts, alone = [], []
+        if refilled:
+            parts, copies = by_tile(copies), []
+            alone = [f"{inner}{line}" for line in self.arrived(loop, len(parts) * steps - 1)]
         if first_thing:
             waited += [f"{inner}{line}" for line in self.arrived(loop, stages - 3)]
             waited, copies = [*waited, *copies], []
-        else:
+        elif not refilled:
             waited += [f"{inner}{line}" for line in arrived]
         if not loop.copied:
             copies = []
@@ -248,10 +259,10 @@ class Prefetcher(LoopReader):
         loads = loop.loads
         earliest = min(loads, key=lambda s: s.lineno)
         waited += [] if loop.issued else copies
-        for tile in loop.tiles.values():
-            edits += self._tile_edits(
-                tile, loop, waited if tile.statement is earliest else [], inner
-            )
+        ordered = sorted(loop.tiles.values(), key=lambda tile: tile.statement.lineno)
+        for number, tile in enumerate(ordered):
+            front = [*(waited if tile.statement is earliest else []), *alone]
+            edits += self._tile_edits(tile, loop, front, inner, parts[number] if parts else [])
         for call in loop.products:
             edits += self.product(call, loop)
         bottom = node.body[-1].end_lineno or 0
@@ -267,16 +278,18 @@ class Prefetcher(LoopReader):
         own = len({*loop.issued.values()}) == len(loop.issued)
         return bool(loop.issued) and own and all(self.adds(s, loop) for s in loop.issued)
 
-    def _tile_edits(self, tile: Tile, loop: Loop, before: list[str], inner: str) -> list[Edit]:
+    def _tile_edits(
+        self, tile: Tile, loop: Loop, before: list[str], inner: str, behind: list[str]
+    ) -> list[Edit]:
         """Return the edits of a tile's statement, and the lines that hand tiles on to their products.
 
         Args:
-            before: lines in front of the statement.
+            before: lines in front of the statement. behind: those behind it.
         """
         new = [f"{inner}{line}" for line in self.loaded(tile, loop, self.slot)]
         if tile.stored:
             new = [*self._own(tile), *new[1:]]
-        new = [*before, *new]
+        new = [*before, *new, *behind]
         line, handed = handed_on(self, tile, loop, self.step)
         handed = [f"{inner}{one}" for one in handed]
         edits: list[Edit] = []
@@ -515,9 +528,12 @@ class Prefetcher(LoopReader):
         """
         loads = loop.by_statement
         early, ops = self._early(loop), self.copies
+        committed = f"{self.space}.{ops.space}.commit_group()"
+        apart = loop.node in self.refilled
 
         def lines(step: str) -> list[str]:
             slot = step if re.fullmatch(r"\w+", step) else f"({step})"
+            slot = "0" if apart and self.stages == 1 else f"{slot} % {self.stages}"
             text = []
             for statement in loop.node.body:
                 tile = loads.get(id(statement))
@@ -530,13 +546,14 @@ class Prefetcher(LoopReader):
                     if tile.mask and not ends:
                         mask = f"({mask}) & ({inside})"
                     pointer = renamed(self.text_of(tile.pointer), moved)
-                    ring = buffer_of(tile, f"{slot} % {self.stages}")
+                    ring = buffer_of(tile, slot)
                     text.append(
                         f"{self.space}.{ops.space}.{ops.start}({ring}, {one_line(pointer)}, mask={one_line(mask)}{ops.other})"
                     )
+                    text += [committed] if apart else []
                 elif statement in loop.ahead and statement not in early:
                     text.append(self._moved(statement, loop, moved, last, ahead))
-            over = [f"{self.space}.{self.copies.space}.commit_group()", f"{ahead} += {stride}"]
+            over = [*([] if apart else [committed]), f"{ahead} += {stride}"]
             return [*text, *over, *self._places(loop, moved, last, ahead)]
 
         return lines
