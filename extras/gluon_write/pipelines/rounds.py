@@ -233,10 +233,21 @@ class Rounds:
             return self._once(statements, bounds)
         if schedule.late:
             return self._skewed(statements, schedule, bounds)
+        if self.threads and self._feeds_a_sum():
+            return self._once(statements, bounds)
         return self._plain(statements, bounds)
 
+    def _feeds_a_sum(self) -> bool:
+        """Return True for two products, one of which adds up what is computed from the other.
+
+        In a partition ptxas waits after each `wgmma` where such a sum is under way in the next round.
+        """
+        issued = self.loop.issued
+        adding = [s for s in issued if self.reader.adds(s, self.loop)]
+        return len(issued) == 2 and len(adding) == 1
+
     def _once(self, statements: list[ast.stmt], bounds: tuple[str, str, str]) -> list[str]:
-        """Return the only step that there may be, without a loop, or rare steps, each of which ends its products."""
+        """Return the only step that there may be, without a loop, or steps each of which ends its products."""
         target = self.loop.node.target
         assert isinstance(target, ast.Name)
         used = {name for s in statements for name in reads(s)}
