@@ -1,5 +1,7 @@
 """Loops of products in partitions: copies in a warp of their own, and products in the order of a schedule."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -139,6 +141,43 @@ def test_products_overlap_softmax():
     ptx = asked.asm["ptx"]
     loop = ptx[: ptx.index("ex2.approx")]
     assert "setmaxnreg.dec" in ptx and "wgmma.mma_async" in loop
+
+
+@gluon.jit(layouts="auto")
+def gated(q, k, v, out, length, D: gl.constexpr, BM: gl.constexpr, BN: gl.constexpr):
+    head = gl.program_id(1) * length * D
+    row, d = gl.program_id(0) * BM + gl.arange(0, BM), gl.arange(0, D)
+    tile = head + row[:, None] * D + d[None, :]
+    query = gl.load(q + tile, mask=row[:, None] < length, other=0.0)
+    acc = gl.zeros([BM, D], gl.float32)
+    for start in range(0, length, BN):
+        column = start + gl.arange(0, BN)
+        inside = column < length
+        key = gl.load(k + head + column[None, :] * D + d[:, None], mask=inside[None, :], other=0.0)
+        score = gl.portable.mma(query, key, gl.zeros([BM, BN], gl.float32))
+        weight = gl.where(inside[None, :], gl.exp2(gl.minimum(score, 4.0)), 0.0)
+        value = gl.load(
+            v + head + column[:, None] * D + d[None, :], mask=inside[:, None], other=0.0
+        )
+        acc = gl.portable.mma(weight.to(gl.float16), value, acc)
+    gl.store(out + tile, acc, mask=row[:, None] < length)
+
+
+def test_two_products_end_in_each_step():
+    """With a sum under way in the next step ptxas warns that it waits after each `wgmma`."""
+    q, k, v = (halves(100, 64, seed=seed) * 0.3 for seed in range(3))
+    out = np.zeros((100, 64), np.float32)
+    signature = dict.fromkeys("qkv", "*fp16:16") | {"out": "*fp32:16", "length": "i32:16"}
+    sizes, options = {"D": 64, "BM": 128, "BN": 64}, {"num_warps": 4, "num_stages": 2}
+    with preferred_form("specialized"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gated[(1, 1)](q, k, v, out, 100, **sizes, **options, target="sim:hopper")
+        asked = gluon.compile(
+            gated, target="sm_90", signature=signature, constexprs=sizes, options=options
+        )
+    assert "setmaxnreg" in asked.asm["ptx"]
+    x, y, z = (one.astype(np.float32) for one in (q, k, v))
+    assert np.allclose(out, np.exp2(np.minimum(x @ y.T, 4.0)) @ z, rtol=1e-2, atol=0.2)
 
 
 def test_stores_in_the_loop_stay_in_one_form():
