@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import triton.language as tl
 
 import gluon_core as gluon
 from gluon_core import language as gl
@@ -112,3 +113,16 @@ def test_vectors_are_loaded_where_they_are_used():
     assert re.search(
         r"tt\.load [^\n]*<16x!tt\.ptr<f32>, #ttg\.slice<\{dim = 1, parent = #mma", text
     )
+
+
+@gluon.jit(layouts="auto")
+def doubled(x, n, B: gl.constexpr):
+    i = tl.program_id(0) * B + gl.arange(0, B)
+    tl.store(x + i, 2 * tl.load(x + i, mask=i < n), mask=i < n)
+
+
+def test_ops_of_plain_triton_get_layouts():
+    """A store of plain Triton returns no value."""
+    x = np.arange(128, dtype=np.float32)
+    doubled[(1,)](x, 100, 128, target="sim:sm_90")
+    assert (x[:100] == 2 * np.arange(100)).all() and (x[100:] == np.arange(100, 128)).all()

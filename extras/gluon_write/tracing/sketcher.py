@@ -95,7 +95,7 @@ class Sketcher(CarriedNames):
             self._leave()
         if place in self.tests and isinstance(unwrap(value), (bool, int)):
             self.drawn.asked.setdefault(place, set()).add(bool(unwrap(value)))
-        if isinstance(value, tl.tensor):
+        if isinstance(value, tl.tensor) and value.type != tl.void:  # as `tl.store` returns
             value._flatten_ir(
                 self.drawn.returned.setdefault(place, [])
             )  # hand it on, do not read it
