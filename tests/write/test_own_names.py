@@ -95,11 +95,13 @@ def listed(a, b, c, blocks, count, B: gl.constexpr):
     gl.store(c + row[:, None] * B + lane[None, :], acc)
 
 
-def test_casts_to_the_same_dtype_and_listed_blocks_are_copied(chosen_sources):
+@pytest.mark.parametrize("stages", [3, 1])
+def test_casts_to_the_same_dtype_and_listed_blocks_are_copied(chosen_sources, stages):
+    """Also by a launch that asks for one stage, which would multiply from registers."""
     rng = np.random.default_rng(6)
     a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((64, 64), (4, 64, 64)))
     c, blocks = np.zeros((64, 64), np.float32), np.array([3, 1, 0], np.int32)
-    listed[(1,)](a, b, c, blocks, 3, 64, num_stages=3, target="sim:sm_90")
+    listed[(1,)](a, b, c, blocks, 3, 64, num_stages=stages, target="sim:sm_90")
     assert np.array_equal(c, a @ b[blocks].astype(np.float32).sum(0))
     text = chosen_sources[0]
     assert "y_ring" in text and "mma(x, y, acc" in text  # without the cast

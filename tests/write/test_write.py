@@ -551,3 +551,37 @@ def test_tabs_indent_as_spaces_do(tmp_path, monkeypatch):
     assert "\tgl" not in path.read_text()
     names = runpy.run_path(str(path))
     np.testing.assert_allclose(names["c"], names["wanted"], atol=1e-2)
+
+
+DECORATED = """
+import numpy as np
+import gluon_core as gluon
+from gluon_core import language as gl
+
+
+def registered():
+    return lambda kernel: kernel
+
+
+@registered()  # with parentheses
+# The kernel of the registry:
+@gluon.jit(
+    do_not_specialize=['n'], layouts="auto"
+)
+def double(x, n, B: gl.constexpr):
+    lane = gl.arange(0, B)
+    gl.store(x + lane, 2 * gl.load(x + lane), mask=lane < n)
+
+
+x = np.ones(32, np.float32)
+double[(1,)](x, 20, 32)
+assert x.sum() == 52
+"""
+
+
+def test_other_decorators_stay_as_they_are(tmp_path):
+    path = tmp_path / "decorated.py"
+    path.write_text(DECORATED)
+    text, kernels = written(str(path), registry().target("sm_90"))
+    above = "@registered()  # with parentheses\n# The kernel of the registry:\n@gluon.jit("
+    assert kernels and f"{above}do_not_specialize=['n'])\ndef double(" in text

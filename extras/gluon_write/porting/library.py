@@ -322,13 +322,11 @@ def microscaled(x, scale, kind: gl.constexpr):
     """Return rows of microscaled elements in bfloat16: a scale, a power of two, for each 32 of a row."""
     if kind == "e2m1":
         codes = gl.reshape(gl.join(x & 0xF, x >> 4), shape_with(x.shape, 2 * x.shape[1])).to(
-            gl.int32
+            gl.uint32
         )
-        # Two bits e and one m: 2**(e - 1) * (1 + m / 2), but m / 2 where e is 0.
-        small = codes & 7
-        normal = ((small << 22) + (126 << 23)).to(gl.float32, bitcast=True)
-        size = gl.where(small < 2, 2.0 * normal - 1.0, normal)
-        wide = gl.where((codes & 8) != 0, 0.0 - size, size)
+        # Two bits of exponent and one of mantissa, in their places: 2**-126 of the number, subnormal ones, too.
+        small = (((codes & 8) << 28) | ((codes & 7) << 22)).to(gl.float32, bitcast=True)
+        wide = small * 8.507059173023462e37
     elif kind == "e4m3" or kind == "e5m2":
         wide = x.to(float_of(kind), bitcast=True).to(gl.float32)
     else:
@@ -338,6 +336,8 @@ def microscaled(x, scale, kind: gl.constexpr):
     else:
         factor = (scale.to(gl.int32) << 23).to(gl.float32, bitcast=True)
         groups: gl.constexpr = wide.shape[1] // scale.shape[1]
+        if gl.target.has("nvidia.cp_async"):  # which multiplies pairs of bfloat16
+            wide, factor = wide.to(gl.bfloat16), factor.to(gl.bfloat16)
         parts = gl.reshape(wide, [wide.shape[0], scale.shape[1], groups])
         scaled = gl.reshape(parts * factor[:, :, None], wide.shape)
     return scaled.to(gl.bfloat16)

@@ -262,17 +262,20 @@ def replaced(text: str, kernel: str, line: int, head: str, definition: str) -> s
         and min([n.lineno, *(d.lineno for d in n.decorator_list)]) <= line + 1
         and line <= (n.end_lineno or n.lineno)
     )
-    for decorator in node.decorator_list:
-        if isinstance(decorator, ast.Call):
-            decorator.keywords = [k for k in decorator.keywords if k.arg != "layouts"]
-    indent = " " * node.col_offset
-    decorators = []
-    for decorator in node.decorator_list:
-        bare = isinstance(decorator, ast.Call) and not decorator.keywords and not decorator.args
-        shown = decorator.func if bare and isinstance(decorator, ast.Call) else decorator
-        decorators.append(f"{indent}@{ast.unparse(shown)}")
-    lines = text.splitlines()
+    indent, lines = " " * node.col_offset, text.splitlines()
     start = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
+    decorators = lines[start : node.lineno - 1]
+    for decorator in reversed(node.decorator_list):
+        words = decorator.keywords if isinstance(decorator, ast.Call) else []
+        kept = [word for word in words if word.arg != "layouts"]
+        if not isinstance(decorator, ast.Call) or len(kept) == len(words):
+            continue
+        decorator.keywords = kept
+        shown = ast.unparse(decorator if kept or decorator.args else decorator.func)
+        first, last = (n - start for n in (decorator.lineno, decorator.end_lineno or 0))
+        before = decorators[first - 1].encode()[: decorator.col_offset].decode()
+        after = decorators[last - 1].encode()[decorator.end_col_offset :].decode()
+        decorators[first - 1 : last] = [before + shown + after]
     body = textwrap.indent(definition, indent).rstrip("\n").splitlines()
     above = textwrap.indent(head, indent).splitlines()
     whole = [*lines[:start], *above, *decorators, *body, *lines[node.end_lineno :]]
