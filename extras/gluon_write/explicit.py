@@ -65,7 +65,7 @@ from gluon_write.tracing.tracer import Tracer
 from gluon_write.writing.chosen import GROUP, Chosen, as_written, improved, solved
 from gluon_write.writing.converted_operands import converted_operands, through_buffers
 from gluon_write.writing.dependent import awaiting, waits
-from gluon_write.writing.edits import Edits, edits_of, partitions_of, space_in
+from gluon_write.writing.edits import Edits, edits_of, of_triton, partitions_of, space_in
 from gluon_write.writing.kept_lines import with_kept_lines
 
 __all__ = ["chosen_for", "explicit"]
@@ -363,6 +363,10 @@ class _Writer(ast.NodeTransformer):
             )
         if place in self.edits.layouts and isinstance(node, ast.Call):
             name = self.edits.name_of(self.edits.layouts[place])
+            word = of_triton(node.func, self.edits.fn)
+            if word is not None:
+                named = ast.Attribute(ast.Name(self.space, ast.Load()), word, ast.Load())
+                node.func = ast.copy_location(named, node.func)
             node.keywords.append(ast.keyword("layout", ast.Name(name, ast.Load())))
         if place in self.edits.conversions:
             name = self.edits.name_of(self.edits.conversions[place])

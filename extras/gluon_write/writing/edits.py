@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Mapping, Optional
 
 from gluon_core import language
-from gluon_core._triton import unwrap
+from gluon_core._triton import tl, unwrap
 from gluon_write.solver.refusals import agree, of_plain_function
 from gluon_write.solver.solve import Solution, plan_of
 from gluon_write.solver.unknowns import AnyLayout, Graph
@@ -15,7 +15,7 @@ from gluon_write.text.form import Form, free_name
 from gluon_write.text.syntax import nodes_in
 from gluon_write.tracing.sketch import Place, place_of
 
-__all__ = ["Edits", "edits_of", "partitions_of", "space_in", "space_of"]
+__all__ = ["Edits", "edits_of", "of_triton", "partitions_of", "space_in", "space_of"]
 
 
 @dataclass
@@ -153,3 +153,17 @@ def space_in(scope: Mapping[str, Any]) -> str:
 def space_of(scope: Mapping[str, Any]) -> Optional[str]:
     """Return the name under which a kernel's file has the language."""
     return next((name for name, value in scope.items() if value is language), None)
+
+
+def of_triton(called: ast.expr, fn: Any) -> Optional[str]:
+    """Return the name of a function of plain Triton that the language has with a layout, as `tl.arange`; else None."""
+    scope = fn.get_capture_scope()
+    if isinstance(called, ast.Name):
+        value = unwrap(scope.get(called.id))
+    elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name):
+        value = getattr(unwrap(scope.get(called.value.id)), called.attr, None)
+    else:
+        return None
+    word = getattr(value, "__name__", "")
+    plain = bool(word) and value is getattr(tl, word, None)
+    return word if plain and getattr(language, word, value) is not value else None

@@ -20,7 +20,7 @@ from gluon_write.text.syntax import first_of, nodes_in
 from gluon_write.text.tidy import tidied
 from gluon_write.tracing.buffers import conflicts_of, matrices_of
 from gluon_write.tracing.sketch import Place, partition_of, place_of
-from gluon_write.writing.edits import Edits, partitions_of, space_in
+from gluon_write.writing.edits import Edits, of_triton, partitions_of, space_in
 from gluon_write.writing.layout_names import layout_names
 
 __all__ = ["explicit_text", "launched_early", "relaunched", "replaced", "spelled"]
@@ -96,8 +96,11 @@ def _insertions(
     number: int,
 ) -> Iterable[Insertion]:
     named: dict[Place, ast.expr] = {}
+    ends: dict[tuple[int, int], ast.expr] = {}
     for node in nodes_in(ast.parse(edits.fn.src)):
         place = place_of(node, number)
+        if isinstance(node, ast.Call):
+            ends[(node.end_lineno or 0, node.end_col_offset or 0)] = node.func
         if isinstance(node, ast.Call) and place is not None:
             named[place] = node.func
             named |= {partition_of(place, index): name for index, name in partitions_of(node)}
@@ -110,6 +113,11 @@ def _insertions(
         before = b" ".join([*lines[: line - 1], lines[line - 1][: column - 1]]).rstrip()
         comma = "" if before.endswith(b"(") else " " if before.endswith(b",") else ", "
         yield line, column - 1, 0, 0, f"{comma}layout={names[layout]}", (line, column - 1)
+        maker = ends.get((line, column))
+        word = None if maker is None else of_triton(maker, edits.fn)
+        if maker is not None and word is not None:
+            last = maker.end_lineno or maker.lineno, maker.end_col_offset or 0
+            yield maker.lineno, maker.col_offset, 3, 0, f"{space.name}.{word}", last
     for (_, line, column, below, end, _), layout in edits.conversions.items():
         size = (below - line) * 10_000 + end - column
         # Written from the back: of those at one place, what is written first ends up last.
