@@ -158,6 +158,8 @@ def _differing(
     if shapes[0] != shapes[1]:
         error, word, parts = ShapeError, "shape", shapes
         remedy = "Give the value of another shape a name of its own."
+        if not shapes[0] and "loop" in where:  # such as a sum that begins as 0.0
+            remedy = f"Begin with a tensor of that shape: gl.full({shapes[1]}, value, dtype)."
     elif dtypes[0] != dtypes[1]:
         error, word, parts = DtypeError, "type", dtypes
         remedy = "Convert one of them: value.to(dtype)."

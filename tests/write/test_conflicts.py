@@ -431,3 +431,18 @@ def test_a_cluster_is_refused_with_its_reason(tmp_path):
     )
     with pytest.raises(LayoutError, match="layouts are chosen for one block"):
         written(str(path), registry().target("sm_90"))
+
+
+@gluon.jit(layouts="auto")
+def summed(x, out, n, B: gl.constexpr):
+    i = gl.arange(0, B)
+    acc = 0.0
+    for k in range(n):
+        acc += gl.load(x + k * B + i)
+    gl.store(out + i, acc)
+
+
+def test_a_sum_of_tensors_begins_with_one():
+    x, out = np.ones(256, np.float32), np.zeros(128, np.float32)
+    with pytest.raises(ShapeError, match=r"in a loop; .*Begin with .*: gl.full\(\[128\], value"):
+        summed[(1,)](x, out, 2, 128, target="sim:sm_90")
