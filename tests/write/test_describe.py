@@ -182,3 +182,41 @@ def test_order_of_programs(sources, tmp_path, order, before):
     wanted[192 - first :] = 0
     torch.testing.assert_close(c, wanted, atol=1e-3, rtol=1e-3)
     assert ("portable.descriptor(a," in "".join(sources[0].split())) != before
+
+
+CLAIMED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def claimed_kernel(storage, addresses, c, K, B: tl.constexpr):
+    a_ptr = tl.load(addresses).to(tl.pointer_type(tl.float16))
+    b_ptr = tl.load(addresses + 1).to(tl.pointer_type(tl.float16))
+    row, column = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    a_ptrs, b_ptrs = a_ptr + row * K + column, b_ptr + row * B + column
+    acc = tl.zeros((B, B), dtype=tl.float32)
+    for k in range(0, K, B):
+        tl.multiple_of(a_ptrs, [16, 16])
+        tl.multiple_of(b_ptrs, [16, 16])
+        acc += tl.dot(tl.load(a_ptrs), tl.load(b_ptrs))
+        a_ptrs += B
+        b_ptrs += B * B
+    tl.store(c + row * B + column, acc)
+"""
+
+
+@pytest.mark.sampled(1)
+def test_claims_about_pointers_from_memory(sources, tmp_path):
+    """Tiles whose alignment is claimed in the loop are copied ahead."""
+    module = ported(CLAIMED, tmp_path)
+    a, b, c = halves(64, 96), halves(96, 64, seed=1), torch.zeros(64, 64)
+    storage = torch.cat([a.flatten(), b.flatten()])  # the simulator knows arguments alone
+    addresses = storage.data_ptr() + torch.tensor([0, 2 * a.numel()])
+    a, b = storage[: a.numel()].view(32, 192), storage[a.numel() :].view(192, 32)
+    module.claimed_kernel[(1,)](storage, addresses, c, 192, B=32, num_stages=3)
+    torch.testing.assert_close(
+        c.flatten()[:1024].view(32, 32), a.float() @ b.float(), atol=1e-3, rtol=1e-3
+    )
+    assert "a_ptrs_ahead = gl.multiple_of(a_ptrs_ahead, [16, 16])" in sources[0]
+    assert "async_load(" in sources[0]

@@ -22,6 +22,7 @@ from gluon_write.porting.blocks import (
     ported_maker,
     ported_method,
 )
+from gluon_write.porting.claims import claimed
 from gluon_write.porting.kinds import BLOCK, TILES, Kinds
 from gluon_write.porting.library_text import copied
 from gluon_write.porting.modules import (
@@ -417,6 +418,8 @@ class _Port:
                 accumulated(self, part)
             elif isinstance(part, ast.Assign):
                 added(self, part)
+            elif isinstance(part, ast.Expr):
+                claimed(self, part)
 
     def _parameters(self, jit: ast.FunctionDef) -> None:
         """Let a kernel make the descriptors that host code described."""

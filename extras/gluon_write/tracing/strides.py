@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator, Optional
 
+from gluon_sim.tracing.types import PointerType
+
 __all__ = ["Strides"]
 
 Steps = tuple[
@@ -58,6 +60,7 @@ class Strides:
             known = facts.get((outer, id(source.resolve())))
             if known is not None:
                 facts.setdefault((inner, id(value.resolve())), known)
+        self._heed(value, inner)
 
     def of(self, context: Any, value: Any, rank: int) -> Steps:
         """Return the steps of a value of `rank` dimensions."""
@@ -205,14 +208,20 @@ class Strides:
 
     def _heed(self, result: Any, context: Any) -> None:
         """Take the claims of `gl.multiple_of` and `gl.max_contiguous` about a value."""
-        claims = result.attrs or {}
+        claims = result.attrs or result.resolve().attrs
+        if not claims:
+            return
         key = (context, id(result.resolve()))
-        steps, (whole, starts) = self._steps.get(key, ()), self._multiples[key]
+        steps, (whole, starts) = self._steps.get(key, ()), self._multiples.get(key, (1, ()))
+        starts = starts or (whole,) * len(getattr(result.type, "dims", ()))
         follow = claims.get("tt.contiguity", ())
         if len(follow) == len(steps):
             known = (1 if s is None and n >= _FOLLOW else s for s, n in zip(steps, follow))
             self._steps[key] = tuple(known)
-        divisors = claims.get("tt.divisibility", ())
+        element = getattr(result.type, "element", result.type)
+        pointee = element.pointee if isinstance(element, PointerType) else None
+        size = int(getattr(pointee, "bits", 8)) // 8  # claims about pointers count bytes
+        divisors = [number // max(size, 1) for number in claims.get("tt.divisibility", ())]
         if divisors and not starts:
             whole = max(whole, _power_of(divisors[0]))
         elif len(divisors) == len(starts):
