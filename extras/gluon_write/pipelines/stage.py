@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Iterable, Iterator, Optional
 
 from gluon_core import language, portable
@@ -70,11 +71,11 @@ class _Loop:
         return moved if self.first == "0" else f"{self.first} + {moved}"
 
     def fetched(
-        self, tiles: str, step: str, places: Iterable[Iterable[str]], steps: str
+        self, tiles: str, step: str, places: Iterable[Iterable[str]], condition: str
     ) -> list[str]:
-        """Return the lines that fetch the tiles of a step at some coordinates, if it is one of `steps`."""
+        """Return the lines that fetch the tiles of a step at some coordinates, where a condition holds."""
         listed = ", ".join(f"[{', '.join(place)}]" for place in places)
-        return [f"{tiles}.fetch(", f"    {step}, [{listed}], pred={step} < {steps}", ")"]
+        return [f"{tiles}.fetch(", f"    {step}, [{listed}], pred={condition}", ")"]
 
 
 def staged(fn: Any, drawn: Sketch, stages: int, transposes: bool = False, room: int = 0) -> Any:
@@ -414,7 +415,9 @@ class _Stager(TracedForm):
                 [_replaced(text, variable, loop.at(number)) for text in place]
                 for _, place, _ in loop.loads.values()
             )
-            return [indent + line for line in loop.fetched(tiles, number, places, steps)]
+            return [
+                indent + line for line in loop.fetched(tiles, number, places, f"{number} < {steps}")
+            ]
 
         rings = ", ".join(name for name, _, _ in loop.loads.values())
         before = [
@@ -494,6 +497,7 @@ class _Stager(TracedForm):
         """Return edits that copy ahead across the rounds of the loop around, while the tiles of a round are stored."""
         assert isinstance(loop.node.target, ast.Name) and loop.product is not None
         count, fetches = free_name("step_ahead", taken), free_name("fetches", taken)
+        more = free_name("more", taken)
         rounds = outer.rounds(self.space)
         if not self._has_steps(loop):  # nor a product above zero of two counts below
             rounds = f"{self.space}.maximum({rounds}, 0)"
@@ -502,20 +506,19 @@ class _Stager(TracedForm):
         tiles, step, steps = (names[word] for word in ("tiles", "step", "steps"))
         variable = loop.node.target.id
 
-        def fetch(indent: str, number: str) -> list[str]:
+        def fetch(indent: str, number: str, condition: str) -> list[str]:
             places = (
                 [renamed(_replaced(text, variable, loop.at(count)), outer.moved) for text in place]
                 for _, place, _ in loop.loads.values()
             )
-            return [indent + line for line in loop.fetched(tiles, number, places, fetches)]
+            return [indent + line for line in loop.fetched(tiles, number, places, condition)]
 
         def moved_on(statement: ast.stmt, names: dict[str, str]) -> str:
             return one_line(renamed(self.text_of(statement), names))
 
-        def copied(number: str, indent: str) -> list[str]:
-            return list(
-                lines_of(outer, moved_on, lambda own: fetch(own, number), steps, count, indent)
-            )
+        def copied(number: str, indent: str, condition: str) -> list[str]:
+            one = partial(fetch, number=number, condition=condition)
+            return list(lines_of(outer, moved_on, one, steps, count, indent))
 
         rings = ", ".join(name for name, _, _ in loop.loads.values())
         before = [
@@ -529,13 +532,15 @@ class _Stager(TracedForm):
             *(f"{indent}{moved_on(statement, outer.moved)}" for statement in outer.ahead),
             f"{indent}{count} = 0",
             f"{indent}for {step} in {self.space}.static_range({stages - 1}):",
-            *copied(step, indent + _INDENT),
+            *copied(step, indent + _INDENT, f"{step} < {fetches}"),
             f"{indent}{step} = 0",
+            f"{indent}{more} = {stages - 1} < {fetches}",
         ]
         product = [
             *self._product(loop),
-            *copied(f"{step} + {stages - 1}", inner),
+            *copied(f"{step} + {stages - 1}", inner, more),
             f"{inner}{step} += 1",
+            f"{inner}{more} = {step} + {stages - 1} < {fetches}",
         ]
         end, last = loop.node.end_lineno or 0, outer.node.end_lineno or 0
         read = f"{' ' * loop.node.col_offset}{loop.acc} = {self.space}.portable.read({loop.acc})"
