@@ -220,3 +220,33 @@ def test_claims_about_pointers_from_memory(sources, tmp_path):
     )
     assert "a_ptrs_ahead = gl.multiple_of(a_ptrs_ahead, [16, 16])" in sources[0]
     assert "async_load(" in sources[0]
+
+
+SCALED = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled_kernel(a, sa, b, sb, c, K: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):
+    row, byte, group = tl.arange(0, B), tl.arange(0, BK // 2), tl.arange(0, BK // 32)
+    acc = tl.zeros((B, B), dtype=tl.float32)
+    for k in range(0, K // BK):
+        x = tl.load(a + row[:, None] * (K // 2) + (k * (BK // 2) + byte)[None, :])
+        y = tl.load(b + row[None, :] * (K // 2) + (k * (BK // 2) + byte)[:, None])
+        x_scale = tl.load(sa + row[:, None] * (K // 32) + (k * (BK // 32) + group)[None, :])
+        y_scale = tl.load(sb + row[:, None] * (K // 32) + (k * (BK // 32) + group)[None, :])
+        acc = tl.dot_scaled(x, x_scale, "e2m1", y, y_scale, "e2m1", acc)
+    tl.store(c + row[:, None] * B + row[None, :], acc)
+"""
+
+
+@pytest.mark.sampled(1)
+def test_scaled_operands_are_copied_ahead(sources, tmp_path):
+    """The function that multiplies them becomes a part of the loop."""
+    module = ported(SCALED, tmp_path)
+    a, b = (torch.full((64, 128), code, dtype=torch.uint8) for code in (0x21, 0xB7))
+    scale, c = torch.full((64, 8), 128, dtype=torch.uint8), torch.zeros(64, 64)
+    module.scaled_kernel[(1,)](a, scale, b, scale, c, 256, B=64, BK=128, num_stages=3)
+    assert (c == 128 * 4 * (0.5 * 6 - 1 * 1.5)).all()
+    assert "x_ring" in sources[0] and "= dot_scaled(" not in sources[0]
