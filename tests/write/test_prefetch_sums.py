@@ -185,3 +185,51 @@ def test_product_behind_a_loop_adds_to_its_sum():
     assert np.allclose(c, wanted + low @ b[:32].astype(np.float32), atol=2e-2)
     ptx = code(adapted, "sm_90", BM=64, BN=64, BK=32)
     assert "wgmma.mma_async" in ptx and "mma.sync" not in ptx
+
+
+@gluon.jit(layouts="auto")
+def scaled(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Add products that begin anew in each step."""
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    along = gl.arange(0, BK)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * N + columns)
+        acc += gl.portable.mma(x, y, gl.zeros([BM, BN], gl.float32)) * 0.5
+    gl.store(c + rows * N + columns, acc)
+
+
+@pytest.mark.parametrize("rows, behind", [(128, True), (64, False)])
+def test_copies_come_behind_products_that_fill_registers(rows, behind):
+    """A product of 128x128 and its sum leave four warps no registers for addresses."""
+    text = code(scaled, "sm_90", "ttgir", BM=rows, BN=128, BK=64)
+    body = text[text.index("scf.for") :]
+    copied = body.index("async_copy_global_to_local")
+    assert (copied > body.index("warp_group_dot_wait")) == behind
+
+
+@gluon.jit(layouts="auto")
+def of_bytes(a, b, c, N, K, BM: gl.constexpr, BN: gl.constexpr, BK: gl.constexpr):
+    """Multiply by bytes, which each step converts."""
+    rows, columns = gl.arange(0, BM)[:, None], gl.arange(0, BN)[None, :]
+    along = gl.arange(0, BK)
+    acc = gl.zeros([BM, BN], gl.float32)
+    for k in range(0, K, BK):
+        x = gl.load(a + rows * K + (k + along)[None, :])
+        y = gl.load(b + (k + along)[:, None] * N + columns)
+        acc = gl.portable.mma(x, y.to(gl.float16), acc)
+    gl.store(c + rows * N + columns, acc)
+
+
+@pytest.mark.parametrize("columns, buffers", [(128, 1), (64, 2)])
+def test_one_buffer_of_stored_tiles_lets_more_programs_run(columns, buffers):
+    """Two programs of four warps for one more; where three run so, products stay under way."""
+    sizes = {"BM": 64, "BN": columns, "BK": 64}
+    signature = {"a": "*fp16:16", "b": "*i8:16", "c": "*fp32:16", "N": "i32:16", "K": "i32:16"}
+    asked = gluon.compile(of_bytes, target="sm_90", signature=signature, constexprs=sizes)
+    assert f"memdesc<{buffers}x64x{columns}xf16" in asked.asm["ttgir"]
+    a, b, c, _ = operands(64, columns, 192)
+    b = (b * 40).astype(np.int8)
+    of_bytes[(1,)](a, b, c, columns, 192, *sizes.values(), num_stages=3, target="sim:hopper")
+    assert np.allclose(c, a.astype(np.float32) @ b.astype(np.float32), atol=1e-1)

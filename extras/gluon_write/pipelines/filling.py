@@ -8,7 +8,7 @@ from typing import Any
 
 from gluon_write.loops.loops import Loop
 
-__all__ = ["filling"]
+__all__ = ["ends_in_steps", "filling", "fills_registers"]
 
 # A fourth buffer saves a barrier in each step. On an H200 convolutions of 3x3 in tiles of 64x64x32 and 128x64x32, of which a
 # multiprocessor then holds two thirds as many, took 0.92 and 0.95 of the time; one of 128x128x64, left alone with its buffers, 1.40.
@@ -16,6 +16,11 @@ _SAVING, _ENOUGH_WARPS = 4, 16
 # Three buffers for four let two programs of grouped products and of convolutions in tiles of 128x128x64 run: 0.90 and 0.72 to 0.84.
 _PAIRING = 3
 # Registers bound how many programs there are, too: a table of products in four warps, tiles of 128x128x32, took 0.85.
+# Two programs of four warps for one more: experts whose weights are bytes took 0.75 of the time with products that end in their step.
+_FEW_WARPS = 8
+# Registers of a thread for a product and its sum: products of FP8 with scales, in tiles of 128x128 and four warps, took 0.87 of the
+# time with copies behind both, and without scales ahead.
+_FULL = 256
 _REGISTERS, _OWN, _LANES = 1 << 16, 48, 32  # of a multiprocessor; of a thread besides sums
 
 
@@ -40,6 +45,31 @@ def filling(reader: Any, loop: Loop, fitting: int, size: int, left: int) -> int:
     saves = fitting + 1 == _SAVING and adds
     enough = saves and more * reader.warps >= _ENOUGH_WARPS
     return fitting + 1 if more and (more == programs(fitting) or enough) else fitting
+
+
+def ends_in_steps(reader: Any, loop: Loop, stages: int, room: int) -> bool:
+    """Return True if a multiprocessor holds more programs whose products are over in their step: tiles that a step stores have one buffer.
+
+    Args:
+        reader: of the loop, a `Prefetcher`. stages: buffers that a launch asks for. room: bytes of shared memory of a program.
+    """
+    stored = sum(tile.bytes for tile in loop.tiles.values() if tile.stored)
+    alone = loop.node not in reader.begun and not reader.following(loop)
+    if not loop.issued or not stored or not alone:
+        return False
+    held, used = _held(reader, loop), stages * sum(tile.bytes for tile in loop.copied)
+    both, one = (min(room // (used + buffers * stored), held) for buffers in (2, 1))
+    return bool(one > both and both * reader.warps <= _FEW_WARPS)
+
+
+def fills_registers(reader: Any, loop: Loop) -> bool:
+    """Return True if the one product of a step and the sum that it is added to take the registers of all threads: addresses of copies
+    had better be computed behind both."""
+    kinds = [reader.type_of(one.value) for one in loop.issued if isinstance(one, ast.Assign)]
+    if len(kinds) != 1 or kinds[0] is None or reader.adds_alone(loop):
+        return False
+    words: int = prod(kinds[0][0]) * kinds[0][1] // 32
+    return bool(2 * words >= _FULL * reader.warps * _LANES)
 
 
 def _held(reader: Any, loop: Loop) -> int:

@@ -30,7 +30,7 @@ from gluon_write.loops.packed_tiles import is_between, with_packed_tiles
 from gluon_write.loops.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.loops.stored_tiles import stored_in_one
 from gluon_write.pipelines.copy_ops import COPIES
-from gluon_write.pipelines.filling import filling
+from gluon_write.pipelines.filling import ends_in_steps, filling, fills_registers
 from gluon_write.pipelines.refilled import by_tile, refills
 from gluon_write.rewrites.awaited_loops import with_awaited_loops
 from gluon_write.rewrites.copied_operands import copied_operands, copying
@@ -132,7 +132,7 @@ class Prefetcher(LoopReader):
                 loop = more if takes else loop
             if not loop.tiles:
                 return []
-            if not loop.copied:
+            if not loop.copied or ends_in_steps(self, loop, stages, room):
                 loop.issued.clear()  # ptxas would wait after each `wgmma` among so many loads
             size, left = self._room(loop, room)
             if not size:
@@ -185,7 +185,7 @@ class Prefetcher(LoopReader):
         """Return the edits of a loop: first and last line, and the new lines."""
         node, gl, self.stages = loop.node, self.space, stages
         assert isinstance(node.target, ast.Name) and isinstance(node.iter, ast.Call)
-        begun, behind = self.begun.get(node), self._behind(loop)
+        begun, behind = self.begun.get(node), self.following(loop)
         refilled = node in self.refilled
         end = begun.end if begun else behind[-1].node if behind else node
         assert isinstance(end.iter, ast.Call)
@@ -303,9 +303,9 @@ class Prefetcher(LoopReader):
         """Return the loads in front of a loop that become copies, which its first step waits for."""
         if not (self.copies_operands and loop.copied and loop.issued) or loop.node in self.begun:
             return []
-        return copied_operands(self, [loop, *self._behind(loop)])
+        return copied_operands(self, [loop, *self.following(loop)])
 
-    def _behind(self, loop: Loop) -> list[Loop]:
+    def following(self, loop: Loop) -> list[Loop]:
         """Return the loops that go on with the steps of one that has rings of its own, one behind the other."""
         behind: list[Loop] = []
         packed = loop is self.with_packed.get(loop.node)
@@ -402,6 +402,7 @@ class Prefetcher(LoopReader):
         # Two sums under way from one step to the next, and other products: ptxas would wait after each `wgmma`.
         sums = sum(bool(self.adds(statement, loop)) for statement in loop.issued)
         waits = sums > 1 and not self.adds_alone(loop)
+        full = fills_registers(self, loop)
         pending: list[tuple[str, int]] = []  # results under way, and how many steps ago
         for _ in range(2):  # what a step leaves is under way in the next
             lines.clear()
@@ -413,7 +414,7 @@ class Prefetcher(LoopReader):
                 if any(name in used for name, _ in pending):
                     pending = self._over(pending, len(pending), lines, statement.lineno, inner)
                     unfinished = []
-                    if not copied:
+                    if not (copied or full):
                         lines.setdefault(self._copied_at(statement, loop), []).extend(copies)
                         copied = True
                 if statement not in loop.issued:
@@ -423,7 +424,8 @@ class Prefetcher(LoopReader):
                 old, new = (
                     {n for n, age in pending if bool(age) is past} for past in (True, False)
                 )
-                if not copied and old <= new:  # one chain: hardware tells its parts apart
+                # One chain: hardware tells its parts apart.
+                if not (copied or full) and old <= new:
                     line = (statement.end_lineno or 0) + 1
                     count = sum(age > 0 for _, age in pending)
                     pending = self._over(pending, count, lines, line, inner)
