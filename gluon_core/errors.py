@@ -455,7 +455,5 @@ def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> Optional[st
     from difflib import get_close_matches  # few programs come here
 
     close = get_close_matches(str(word), dict.fromkeys(str(k) for k in known), n=count, cutoff=0.6)
-    if not close:
-        return None
-    *first, last = map(repr, close)
-    return f"Did you mean {', '.join(first)}{' or ' if first else ''}{last}?"
+    words = ", ".join(map(repr, close[:-1])) + " or " * (len(close) > 1)
+    return f"Did you mean {words}{close[-1]!r}?" if close else None

@@ -65,9 +65,8 @@ def load_named(path: str, where: str) -> Any:
         raise
     except Exception as error:
         module, _, attribute = path.partition(":")
-        remedy = None
-        if attribute and isinstance(error, AttributeError) and module in sys.modules:
-            remedy = did_you_mean(attribute, vars(sys.modules[module]))
+        lacks = attribute and isinstance(error, AttributeError) and module in sys.modules
+        remedy = did_you_mean(attribute, vars(sys.modules[module])) if lacks else None
         raise PluginError(
             f"{where}: {path!r} cannot be loaded: {type(error).__name__}: {error}", remedy=remedy
         ) from error

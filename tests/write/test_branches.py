@@ -130,23 +130,45 @@ def product(a, b, c, K, B: tl.constexpr, P: tl.constexpr):
         y = tl.load(b + (k + i)[:, None] * B + i[None, :])
         acc += tl.dot(x, y, input_precision=P)
     tl.store(c + i[:, None] * B + i[None, :], acc)
+
+
+@triton.jit
+def stored(a, b, c, B: tl.constexpr, P: tl.constexpr):
+    i = tl.arange(0, B)
+    o = i[:, None] * B + i[None, :]
+    x, y = tl.load(a + o), tl.load(b + o)
+    tl.store(c + o, tl.dot(x, y, input_precision=P))
 """
 
 
-@pytest.mark.parametrize("precision, least", [("ieee", 0.0), ("tf32", 1e-4), ("tf32x3", 0.0)])
-def test_precision_that_a_constant_chooses(precision, least, tmp_path, chosen_sources):
-    """Parts of operands are multiplied where it asks for them, and tiles are copied ahead for any."""
+@pytest.fixture
+def of_precision(tmp_path):
     path = tmp_path / "ported.py"
     path.write_text(port(OF_PRECISION, "ported.py").text)
     spec = importlib.util.spec_from_file_location("ported", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("precision, least", [("ieee", 0.0), ("tf32", 1e-4), ("tf32x3", 0.0)])
+def test_precision_that_a_constant_chooses(precision, least, of_precision, chosen_sources):
+    """Parts of operands are multiplied where it asks for them, and tiles are copied ahead for any."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((32, 96), (96, 32)))
     c = np.zeros((32, 32), np.float32)
-    module.product[(1,)](a, b, c, 96, 32, precision, num_stages=3, target="sim:hopper")
+    of_precision.product[(1,)](a, b, c, 96, 32, precision, num_stages=3, target="sim:hopper")
     apart = np.abs(c - a.astype(np.float64) @ b).max()
     assert least <= apart < max(1e-4, least * 1e3)
     parts = 3 if precision == "tf32x3" else 1
     assert chosen_sources[0].count("gl.portable.mma(") == parts
     assert "async_load" in chosen_sources[0] and "in_parts(P)" in chosen_sources[0]
+
+
+def test_precision_of_a_product_that_is_stored(of_precision, chosen_sources):
+    """An exact product multiplies operands from shared memory in parts, as one in a statement of its own does."""
+    a, b = np.eye(32, dtype=np.float32), np.arange(1024, dtype=np.float32).reshape(32, 32)
+    c = np.zeros((32, 32), np.float32)
+    of_precision.stored[(1,)](a, b, c, 32, "ieee", target="sim:hopper")
+    assert (c == b).all() and "product_in_parts" not in chosen_sources[0]
+    assert "_buffer.slice(" in chosen_sources[0] and "not in_parts(P)" in chosen_sources[0]

@@ -102,7 +102,7 @@ def misspelt(x):
 
 
 show_error(errors.TraceError, lambda: run(misspelt, x))
-#> TraceError: gl has no 'arrange'. Did you mean 'arange' or 'static_range' or 'target'?
+#> TraceError: gl has no 'arrange'. Did you mean 'arange', 'static_range' or 'target'?
 
 # -- NotInKernelError: call it in a function with @gluon.jit; host code has NumPy, and `gluon.cdiv`
 show_error(errors.NotInKernelError, lambda: gl.arange(0, 128, LINE))

@@ -154,7 +154,7 @@ class _Branches(Form):
         edits: list[tuple[ast.expr, str]] = []
         asserted: dict[int, str] = {}
         for statement in nodes_in(self.tree):
-            if not isinstance(statement, (ast.Assign, ast.AugAssign)):
+            if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)):
                 continue
             choice = self._choice(statement)
             if choice is None or not self.space:
@@ -171,10 +171,12 @@ class _Branches(Form):
             lines.insert(number - 1, asserted[number])
         return "\n".join(lines) + "\n"
 
-    def _choice(self, statement: ast.Assign | ast.AugAssign) -> Optional[ast.IfExp]:
+    def _choice(
+        self, statement: ast.Assign | ast.AugAssign | ast.Expr | ast.Return
+    ) -> Optional[ast.IfExp]:
         """Return the choice of a statement on a line of its own between a product and something else, if its constants make it."""
         line = self.source.splitlines()[statement.lineno - 1].encode()
-        choices = [one for one in nodes_in(statement.value) if isinstance(one, ast.IfExp)]
+        choices = [one for one in nodes_in(statement) if isinstance(one, ast.IfExp)]
         alone = not line[: statement.col_offset].strip() and len(choices) == 1
         if not alone or not self._multiplies(choices[0]):
             return None
