@@ -18,7 +18,7 @@ from math import prod
 from typing import Any, Iterator, Optional
 
 from gluon_core import portable
-from gluon_write.loops.loops import Edit, Loop
+from gluon_write.loops.loops import Edit, Loop, behind
 from gluon_write.text.form import free_name, one_line
 from gluon_write.text.syntax import argument, operands_of
 
@@ -33,12 +33,7 @@ def added_behind(reader: Any, loop: Loop, room: int, taken: set[str]) -> Iterato
     Args:
         reader: of the kernel's loops. room: bytes of the loop's rings. taken: names that are no longer free.
     """
-    body = reader.tree.body
-    if reader.number or loop.node not in body or not loop.issued:
-        return
-    for statement in body[body.index(loop.node) + 1 :]:
-        if isinstance(statement, (ast.For, ast.While)):
-            return  # its rings may be in use until then
+    for statement in behind(reader, loop):
         product = _product(reader, loop, statement)
         if product is None:
             continue

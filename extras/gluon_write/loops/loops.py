@@ -6,14 +6,24 @@ import ast
 import re
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from gluon_core import language
 from gluon_write.text.form import Form
 from gluon_write.text.syntax import calls_in, nodes_in, reads
 from gluon_write.tracing.sketch import Sketch, place_of
 
-__all__ = ["Edit", "Loop", "Tile", "falling", "may_write", "only_asked", "orders_memory", "viewed"]
+__all__ = [
+    "Edit",
+    "Loop",
+    "Tile",
+    "behind",
+    "falling",
+    "may_write",
+    "only_asked",
+    "orders_memory",
+    "viewed",
+]
 
 #: The first and the last line that new lines replace.
 Edit = tuple[int, int, list[str]]
@@ -163,3 +173,14 @@ def _calls(reader: Any, node: ast.stmt, words: re.Pattern[str]) -> bool:
     called = [reader.called(call) for call in calls]
     texts = [one.src for one in called if one in reader.drawn.jits]
     return any(map(words.search, [*(ast.unparse(call.func) for call in calls), *texts]))
+
+
+def behind(reader: Any, loop: Loop) -> Iterator[ast.stmt]:
+    """Yield the statements of a kernel behind a loop whose products are under way, up to the next loop, which may use the rings until then."""
+    body = reader.tree.body
+    if reader.number or loop.node not in body or not loop.issued:
+        return
+    for statement in body[body.index(loop.node) + 1 :]:
+        if isinstance(statement, (ast.For, ast.While)):
+            return
+        yield statement

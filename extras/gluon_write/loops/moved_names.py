@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from gluon_write.loops.loops import Loop
-from gluon_write.text.syntax import reads, stores
+import ast
+from typing import Optional
 
-__all__ = ["carried", "changed"]
+from gluon_write.loops.loops import Loop
+from gluon_write.text.syntax import assigned_in, reads, stores
+
+__all__ = ["base_of", "carried", "changed"]
 
 
 def changed(loop: Loop) -> set[str]:
@@ -30,3 +33,27 @@ def carried(loop: Loop) -> list[str]:
         if statement in loop.ahead:
             assigned |= stores(statement)
     return names
+
+
+def base_of(pointer: ast.expr, node: ast.For) -> Optional[ast.expr]:
+    """Return the pointer that one in a loop moves from and that is known before it; None where a step computes it in another way."""
+    root = pointer
+    fresh: dict[str, ast.expr] = {}  # what a step computes anew
+    moved: set[str] = set()  # what it computes from that of the step before
+    for statement in node.body:
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+            moved.add(statement.target.id)
+        elif isinstance(statement, ast.Assign):
+            for name, value in assigned_in(statement.targets[0], statement.value):
+                if name in reads(value):
+                    moved.add(name)
+                else:
+                    fresh.setdefault(name, value)
+    while True:
+        while isinstance(root, ast.BinOp):
+            root = root.left
+        if not isinstance(root, ast.Name) or root.id not in fresh:
+            break
+        root = fresh.pop(root.id)
+    known = isinstance(root, ast.Name) or not reads(root) & (stores(node) - moved)
+    return root if known and not isinstance(root, ast.Starred) else None

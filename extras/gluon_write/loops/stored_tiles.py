@@ -17,7 +17,7 @@ import ast
 from typing import Any, Iterator
 
 from gluon_core import language
-from gluon_write.loops.loops import Edit, Loop
+from gluon_write.loops.loops import Edit, Loop, behind
 from gluon_write.text.form import free_name
 from gluon_write.text.syntax import argument
 
@@ -34,12 +34,7 @@ def stored_in_one(reader: Any, loop: Loop, room: int, taken: set[str]) -> Iterat
     Args:
         reader: of the kernel's loops. room: bytes of the loop's rings. taken: names that are no longer free.
     """
-    body = reader.tree.body
-    if reader.number or loop.node not in body or not loop.issued:
-        return
-    for statement in body[body.index(loop.node) + 1 :]:
-        if isinstance(statement, (ast.For, ast.While)):
-            return  # its rings may be in use until then
+    for statement in behind(reader, loop):
         call = statement.value if isinstance(statement, ast.Expr) else None
         value = argument(call, 1, "value") if isinstance(call, ast.Call) else None
         if not isinstance(value, ast.Name) or reader.called(call) is not language.store:

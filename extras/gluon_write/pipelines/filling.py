@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from math import prod
-from typing import Any
+from typing import Any, Sequence
 
 from gluon_write.loops.loops import Loop
 
-__all__ = ["ends_in_steps", "filling", "fills_registers"]
+__all__ = ["ends_in_steps", "filling", "fills_registers", "takes_all"]
 
 # A fourth buffer saves a barrier in each step. On an H200 convolutions of 3x3 in tiles of 64x64x32 and 128x64x32, of which a
 # multiprocessor then holds two thirds as many, took 0.92 and 0.95 of the time; one of 128x128x64, left alone with its buffers, 1.40.
@@ -20,7 +20,7 @@ _PAIRING = 3
 _FEW_WARPS = 8
 # Registers of a thread for a product and its sum: products of FP8 with scales, in tiles of 128x128 and four warps, took 0.87 of the
 # time with copies behind both, and without scales ahead.
-_FULL = 256
+_FULL, _WORD = 256, 32
 _REGISTERS, _OWN, _LANES = 1 << 16, 48, 32  # of a multiprocessor; of a thread besides sums
 
 
@@ -68,13 +68,18 @@ def fills_registers(reader: Any, loop: Loop) -> bool:
     kinds = [reader.type_of(one.value) for one in loop.issued if isinstance(one, ast.Assign)]
     if len(kinds) != 1 or kinds[0] is None or reader.adds_alone(loop):
         return False
-    words: int = prod(kinds[0][0]) * kinds[0][1] // 32
-    return bool(2 * words >= _FULL * reader.warps * _LANES)
+    shape, bits = kinds[0]
+    return takes_all(shape, bits, reader.warps * _LANES)
+
+
+def takes_all(shape: Sequence[int], bits: int, threads: int) -> bool:
+    """Return True if a product of that shape and the sum that it is added to take the registers of all threads."""
+    return 2 * prod(shape) * bits >= _FULL * _WORD * threads
 
 
 def _held(reader: Any, loop: Loop) -> int:
     """Return how many programs a multiprocessor has registers for."""
     kinds = [reader.type_of(one.value) for one in loop.issued if isinstance(one, ast.Assign)]
-    words = sum(prod(kind[0]) * kind[1] // 32 for kind in kinds if kind)
+    words = sum(prod(kind[0]) * kind[1] // _WORD for kind in kinds if kind)
     programs: int = _REGISTERS // (words + _OWN * reader.warps * _LANES)
     return max(1, programs)

@@ -27,6 +27,7 @@ from gluon_write.loops.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import falling
 from gluon_write.loops.single_step import follows_whole_steps
+from gluon_write.pipelines.filling import takes_all
 from gluon_write.text.form import free_name, one_line, renamed, rewritten
 from gluon_write.text.step_masks import ends_with
 from gluon_write.text.syntax import argument, is_new, nodes_in, reads, stores
@@ -47,9 +48,6 @@ _WORD, _WIDEST = 32, 128  # bits of a register, and of a load
 # Instructions of a thread for loads of tiles next to products under way. On an H200 products of 64 to 2048 rows with weights
 # of bytes, in tiles of 64x64 and 128x128, took 0.69 to 1.00 of the time with their one load a step ahead.
 _MOST_UNDER_WAY = 2
-# Registers of a thread for a product and its sum, next to which nothing is held. On an H200 products of FP8 with scales, in tiles
-# of 128x128 and four warps, took 0.87 of the time without scales ahead and with copies behind the product.
-_FULL = 256
 _LANES = 4  # that hold a row of a product, each with all its rows' columns
 _MOST_COLUMNS = 16  # registers of a thread for the columns of a vector
 Edit = tuple[int, int, list[str]]
@@ -219,7 +217,7 @@ class AheadReader(LoopReader):
         if len(sums) != 1 or self.called(sums[0][1]) is not language.zeros:
             return False
         kind = self.type_of(sums[0][0])
-        return kind is not None and 2 * math.prod(kind[0]) * kind[1] >= _FULL * _WORD * threads
+        return kind is not None and takes_all(*kind, threads)
 
     def calls_of(self, node: ast.For) -> Optional[list[ast.Call]]:
         """Return the calls of a loop over a range that runs to its end; None of other loops."""

@@ -25,7 +25,7 @@ from gluon_write.loops.continued import Rings, continuation
 from gluon_write.loops.loads import MOST_WORDS, masked, replaced
 from gluon_write.loops.loop_reader import LoopReader
 from gluon_write.loops.loops import Edit, Loop, Tile
-from gluon_write.loops.moved_names import carried, changed
+from gluon_write.loops.moved_names import base_of, carried, changed
 from gluon_write.loops.packed_tiles import is_between, with_packed_tiles
 from gluon_write.loops.step_tiles import buffer_of, handed_on, last_before
 from gluon_write.loops.stored_tiles import stored_in_one
@@ -36,7 +36,7 @@ from gluon_write.rewrites.awaited_loops import with_awaited_loops
 from gluon_write.rewrites.copied_operands import copied_operands, copying
 from gluon_write.text.form import free_name, one_line, renamed, rewritten
 from gluon_write.text.step_masks import excludes_later_steps
-from gluon_write.text.syntax import assigned_in, mentions, nodes_in, reads, stores
+from gluon_write.text.syntax import mentions, nodes_in, reads, stores
 from gluon_write.text.unread import without_unread
 from gluon_write.tracing.dtypes import dtype_of
 from gluon_write.tracing.sketch import Place, Sketch
@@ -473,32 +473,9 @@ class Prefetcher(LoopReader):
             lines.setdefault(line, []).append(f"{indent}{names} = {wait}")
         return pending[count:]
 
-    def _base(self, tile: Tile, loop: Loop) -> Optional[ast.expr]:
-        """Return the pointer of a tile that is known before the loop; None where a step computes it in another way."""
-        root: ast.expr = tile.pointer
-        fresh: dict[str, ast.expr] = {}  # what a step computes anew
-        moved: set[str] = set()  # what it computes from that of the step before
-        for statement in loop.node.body:
-            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-                moved.add(statement.target.id)
-            elif isinstance(statement, ast.Assign):
-                for name, value in assigned_in(statement.targets[0], statement.value):
-                    if name in reads(value):
-                        moved.add(name)
-                    else:
-                        fresh.setdefault(name, value)
-        while True:
-            while isinstance(root, ast.BinOp):
-                root = root.left
-            if not isinstance(root, ast.Name) or root.id not in fresh:
-                break
-            root = fresh.pop(root.id)
-        known = isinstance(root, ast.Name) or not reads(root) & (stores(loop.node) - moved)
-        return root if known and not isinstance(root, ast.Starred) else None
-
     def knows_dtype(self, tile: Tile, loop: Loop) -> bool:
         """Return True if the dtype of a tile can be written before its loop."""
-        return self._base(tile, loop) is not None or self._traced_dtype(tile) is not None
+        return base_of(tile.pointer, loop.node) is not None or self._traced_dtype(tile) is not None
 
     def _traced_dtype(self, tile: Tile) -> Optional[str]:
         """Return the name of a tile's dtype in the trace; None of several, and of another."""
@@ -508,7 +485,7 @@ class Prefetcher(LoopReader):
         """Return the dtype of a tile as text: of the pointer's base where the text shows it."""
         if tile.dtype:
             return f"{self.space}.{tile.dtype}"
-        base = self._base(tile, loop)
+        base = base_of(tile.pointer, loop.node)
         if base is None:
             return f"{self.space}.{self._traced_dtype(tile)}"
         text = self.text_of(base)
